@@ -10,16 +10,20 @@ SEEDS ?= 100
 SEED ?= 1
 HISTORIES ?= 50
 
-.PHONY: help setup demo test lint bench soak sim docs mutation cluster spark-stores interop clean
+.PHONY: help setup setup-demo demo test lint bench soak sim docs guards interrupts fuzz cluster spark-stores interop clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## create .venv, install all packages, find or install Java; instant when up to date
+setup: ## create .venv with all packages, find or install Java; instant when up to date
 	@tools/setup.sh
 
-demo: setup ## the main job from end to end (STORE=local or s3)
-	@$(JAVA) $(BIN)/weir demo $(if $(STORE),--store $(STORE))
+setup-demo: ## the same with only what the demo needs
+	@tools/setup.sh demo
+
+# The S3 server of STORE=s3 is a package of the tests.
+demo: $(if $(filter s3,$(STORE)),setup,setup-demo) ## the main job from end to end (STORE=local or s3)
+	@$(JAVA) $(BIN)/python examples/demo/demo.py $(if $(STORE),--store $(STORE))
 
 # The cluster's tests have a process of their own: a driver has one Spark at a time. The last line of
 # a passing run is pytest's own. No tests collected (exit 5) is a failure.
@@ -27,11 +31,12 @@ test: lint ## lint, then every test (PYTEST_ARGS)
 	@$(JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 	@$(JAVA) $(BIN)/python -m pytest -m cluster
 
-lint: setup ## ruff, format check, mypy, import direction
+lint: setup ## ruff, format check, mypy, import direction, guards
 	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python tools/tidy.py
+	@$(BIN)/python tools/guards.py --check
 
 bench: setup ## all benchmarks (BENCH_ARGS)
 	@$(JAVA) $(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -40,8 +45,9 @@ soak: setup ## simulated histories with faults (SEEDS=n), reads against dictiona
 	@$(BIN)/python -m simulator.soak --seeds $(SEEDS)
 	@WEIR_READ_HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -q -n 2 --timeout 0 \
 	  tests/rules/test_reads_model.py
-	@$(BIN)/python -m specs.run --soak
+	@$(BIN)/python -m simulator.gc_bounds --soak
 	@$(BIN)/python -m benchmarks.task_soak --minutes 5
+	@$(BIN)/python -m benchmarks.keep_soak --minutes 10
 	@WEIR_KILL_ROUNDS=60 WEIR_FAULT_ROUNDS=5 $(BIN)/python -m pytest -q --timeout 0 tests/kill tests/faults
 	@WEIR_RACE_POSITIONS=600 WEIR_STRANGERS=400 WEIR_CLOUDS=required $(BIN)/python -m pytest -q --timeout 0 \
 	  tests/contract tests/rules/test_strangers.py
@@ -53,8 +59,15 @@ sim: setup ## one simulated history, printed, the same every time (SEED=n)
 docs: setup ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-mutation: setup ## remove one safety mechanism after the other and see a test fail
-	@$(JAVA) $(BIN)/python tools/mutation.py
+guards: setup ## take out one guarded line after the other and see a test fail (RULE=F-4); hours
+	@$(JAVA) $(BIN)/python tools/guards.py $(RULE)
+
+interrupts: setup ## interrupt every verb of a writer at every point (VERB=put, POINTS=n); hours
+	@$(BIN)/python -m tests.interrupts --verb "$(VERB)" --points $(or $(POINTS),0)
+	@$(BIN)/python -m tests.interrupts --verb "$(VERB)" --signals 20
+
+fuzz: setup ## random histories of every verb on real Lance, against dictionaries (SEEDS=n)
+	@$(BIN)/python -m tests.fuzz --seeds $(SEEDS)
 
 cluster: setup ## only the Spark tests on a master and workers of their own
 	@$(JAVA) $(BIN)/python -m pytest -m cluster

@@ -18,6 +18,6 @@ source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 500)
 rows = source.selectExpr("value AS id", "timestamp AS at")
 query = rows.writeStream.format("weir").option("checkpointLocation", f"{folder}/c").start(table.uri)
 while (count := table.scan().to_table().num_rows) < 1000:
-    query.awaitTermination(0.2)
+    query.awaitTermination(1)
 query.stop()
 print("1000 rows and more:", count >= 1000, "and none twice:", count % 500 == 0)

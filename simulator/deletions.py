@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """The store of an object, and its path there."""
-    if uri.startswith("/"):
-        disk, _, path = uri[1:].partition("/")
-        return f"/{disk}", path
-    scheme, _, rest = uri.partition("://")
-    bucket, _, path = rest.partition("/")
-    return f"{scheme}://{bucket}", path
+    """The store of an object, or the folder of a log in one, and its path there."""
+    scheme, lead, rest = uri.rpartition("://")
+    rest = rest if lead else uri[1:]
+    store, _, path = rest.partition("/")
+    root = f"{scheme}{lead}{store}" if lead else f"/{store}"
+    folder, _, below = path.partition("/")
+    return (f"{root}/{folder}", below) if paths.is_log_folder(folder) else (root, path)
 
 
 def check_delete(judge: Judge, actor: Actor, uri: str) -> None:

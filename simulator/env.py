@@ -1,4 +1,4 @@
-"""`weir.env.Env` of a simulated process: scheduled locks, conditions, threads and clocks."""
+"""`weir.env.Env` of a simulated process: scheduled locks, threads and clocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from simulator.scheduler import Actor, Killed, Scheduler, Task
 from simulator.truth import Violation
-from weir.env import Condition, Env, Limits, Lock, Places, Thread
+from weir.env import Env, Limits, Lock, Places, Thread
 
 T = TypeVar("T")
 
@@ -80,52 +80,6 @@ class SimLock:
         self.release()
 
 
-class SimCondition:
-    """A condition variable on a `SimLock`; waiters are woken in the order they came."""
-
-    def __init__(self, scheduler: Scheduler, lock: SimLock) -> None:
-        self._s = scheduler
-        self._lock = lock
-        self._waiters: list[Task] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Release, wait, take again."""
-        me = self._s.current
-        assert me is not None, "a wait outside of the simulation"
-        self._waiters.append(me)
-        self._lock.release()
-        try:
-            woken = self._s.block("condition", timeout)
-        finally:  # also when interrupted: a caller of `wait` holds the lock afterwards
-            if me in self._waiters:
-                self._waiters.remove(me)
-                woken = False
-            if not me.actor.dead:
-                self._lock.acquire()
-        return woken
-
-    def notify(self, n: int = 1) -> None:
-        """Wake the first `n`."""
-        for task in self._waiters[:n]:
-            self._s.wake(task)
-        del self._waiters[:n]
-
-    def notify_all(self) -> None:
-        """Wake all."""
-        self.notify(len(self._waiters))
-
-    def __enter__(self) -> bool:
-        return self._lock.acquire()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.release()
-
-
 class SimThread:
     """What `Threads.start` returns."""
 
@@ -157,13 +111,6 @@ class SimThreads:
     def lock(self) -> Lock:
         """A lock."""
         return SimLock(self.scheduler, self.actor)
-
-    def condition(self, lock: Lock | None = None) -> Condition:
-        """A condition variable."""
-        if lock is not None:
-            assert isinstance(lock, SimLock), "a real lock inside of the simulation"
-            return SimCondition(self.scheduler, lock)
-        return SimCondition(self.scheduler, SimLock(self.scheduler, self.actor))
 
     def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
         """A task of the same actor; None once its main thread has returned, as in Python 3.12."""

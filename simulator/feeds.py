@@ -31,6 +31,8 @@ from weir.table import Table
 
 Seen = tuple[Any, ...]
 """A row as a consumer gets it; a delete may have the key only."""
+Part = tuple[UUID, int, list[Seen]]
+"""A shard, the position of an entry in it, and its rows that a feed has handed out."""
 FINAL: Final = Role("final", ops=1)
 
 
@@ -63,40 +65,52 @@ class Tally:
     """What one consumer got since it began, compared with the logs."""
 
     def __init__(
-        self, run: Run, since: Mapping[UUID, int] | None, *, keys_of_deletes: bool = True
+        self,
+        run: Run,
+        since: Mapping[UUID, int] | None,
+        *,
+        keys_of_deletes: bool = True,
+        part: Part | None = None,
     ) -> None:
+        """`part`: the entry after `since` of which an earlier feed handed out some rows."""
         self._run = run
         self._keys_of_deletes = keys_of_deletes
         self.resumes = since is not None
         self.at: dict[UUID, int] = dict(since or {})
         """The position through which it has everything, by shard."""
-        self._part: tuple[UUID, int, list[Seen]] | None = None
+        self.part: Part | None = part
         """The entry that is being handed out, and its rows so far."""
         self._first: set[UUID] = set()
         """The shards of its first round, once that is over."""
 
     def handed(self, shard: UUID, position: int, rows: list[Seen]) -> None:
         """The consumer gets some rows of an entry."""
-        if self._part is not None and self._part[:2] != (shard, position):
+        if self.part is not None and self.part[:2] != (shard, position):
             self.settle()
-        if self._part is None:
+        if self.part is None:
             self._check_passed(shard, position - 1)
-            self._part = (shard, position, [])
-        self._part[2].extend(rows)
-        want, got = self._entry(shard, position), self._part[2]
+            self.part = (shard, position, [])
+        self.part = (shard, position, [*self.part[2], *rows])
+        want, got = self._entry(shard, position), self.part[2]
         if got != want[: len(got)]:
             raise Violation("R", f"a feed hands out {got} at {position}, the log has {want}")
 
+    def part_before(self, change: Change) -> Part | None:
+        """What the consumer had of the change's entry before it gets the change."""
+        if self.part is not None and self.part[:2] == (change.shard, change.position):
+            return self.part
+        return None
+
     def settle(self) -> None:
         """The consumer leaves an entry, and must have got all of its rows."""
-        if self._part is None:
+        if self.part is None:
             return
-        shard, position, got = self._part
+        shard, position, got = self.part
         want = self._entry(shard, position)
         if got != want:
             raise Violation("A", f"a feed hands out {got} of {want} at {position}")
         self.at[shard] = position
-        self._part = None
+        self.part = None
         self._run.judge.counts["entries fed"] += 1
 
     def stands(self, positions: Mapping[UUID, int]) -> None:
@@ -171,9 +185,9 @@ class Consumer:
 
     def read(self, *, follow: bool, until: int = 0) -> None:
         """Read one feed, from the bookmark on if there is one."""
-        run, text = self.run, self.run.bookmarks.get(self.name)
+        run, (text, part) = self.run, self.run.bookmarks.get(self.name, (None, None))
         since = None if text is None else Bookmark.from_json(text).positions
-        tally, low = Tally(run, since), lows(run.judge)
+        tally, low = Tally(run, since, part=part), lows(run.judge)
         run.note(self.actor, f"reads changes since {text}" + (", follows" if follow else ""))
 
         def is_over() -> bool:
@@ -186,10 +200,13 @@ class Consumer:
         )
         try:
             for change in feed:
+                before = tally.part_before(change)
                 self._got(tally, change)
                 if self.rng.random() < 0.3:
                     tally.stands(_without(feed.bookmark, tally, change))
-                    run.bookmarks[self.name] = feed.bookmark.to_json()
+                    after = self.rng.random() < 0.5
+                    saved = change.bookmark if after else feed.bookmark
+                    run.bookmarks[self.name] = (saved.to_json(), tally.part if after else before)
                 if self.rng.random() < 0.1:
                     self.actor.env.clock.sleep(self.rng.choice((0.5, 30.0)))
                 if self.rng.random() < 0.03:
@@ -201,7 +218,7 @@ class Consumer:
             return
         tally.settle()
         tally.stands(feed.bookmark.positions)
-        run.bookmarks[self.name] = feed.bookmark.to_json()
+        run.bookmarks[self.name] = (feed.bookmark.to_json(), None)
         if not follow:
             tally.ended(low)
         run.judge.counts["feeds"] += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -28,7 +27,6 @@ from weir.upkeep.checkpoint import Checkpoint, create, delete
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.run import compact
 from weir.upkeep.gc.collect import Target, collect, target_of
-from weir.upkeep.parents import reclaimable_pins
 from weir.upkeep.tasks import Progress, Result, Task, run_task
 
 
@@ -64,12 +62,7 @@ def collector(run: Run, actor: Actor, role: Role) -> None:
 def _target(run: Run, actor: Actor) -> Target:
     """What to collect: the one shard, or in a story every shard of the table."""
     if run.plan.is_story:
-        table = open_table(TABLE, env=actor.env)
-        # With no grace, a process that makes a clone meets a collection that considers it dead.
-        grace = 86_400.0 if run.scheduler.step % 2 else 0.0
-        return replace(
-            target_of(table.core), reclaimable=lambda: reclaimable_pins(table.core, grace)
-        )
+        return target_of(open_table(TABLE, env=actor.env).core)
     site = run.site(actor)
     return Target(
         site.store,

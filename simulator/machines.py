@@ -21,16 +21,10 @@ class Machines:
 
     scheduler: Scheduler
     world: World
-    actors: dict[str, Actor] = field(default_factory=dict)
     entries: Counter[str] = field(default_factory=Counter)
     """How many log entries each machine began to write."""
-    restart: Callable[[Actor], None] = lambda _actor: None
     _pauses: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     _due: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
-
-    def start(self, name: str, actor: Actor) -> None:
-        """Record that a process runs there now."""
-        self.actors[name] = actor
 
     def pause(self, name: str, number: int, steps: int, set_right: int) -> None:
         """Pause the machine before its entry `number` for `steps`; its wall clock is corrected
@@ -55,11 +49,7 @@ class Machines:
         self.at(self.scheduler.step + steps, end)
 
     def unmount(self, name: str, step: int, steps: int, uri: str, view: str) -> None:
-        """From `step` on, for `steps`, the machine sees `view` at `uri`.
-
-        When the disk comes back, a process that has written is restarted: otherwise its put could
-        go to the hole and the read after it to the disk.
-        """
+        """From `step` on, for `steps`, the machine sees `view` at `uri`."""
 
         def begin() -> None:
             self.world.mounts[name, uri] = view
@@ -67,11 +57,8 @@ class Machines:
             self.scheduler.note(name, f"sees {view} at {uri}")
 
         def end() -> None:
-            if self.world.mounts.pop((name, uri), None) is None:
-                return
-            self.scheduler.note(name, f"sees {uri} again")
-            if self.entries[name]:
-                self.restart(self.actors[name])
+            if self.world.mounts.pop((name, uri), None) is not None:
+                self.scheduler.note(name, f"sees {uri} again")
 
         self.at(step, begin)
         self.at(step + steps, end)

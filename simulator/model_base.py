@@ -74,7 +74,8 @@ class ModelSsTable:
         self, columns: Sequence[str] | None = None, *, filter: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The newest row of each key, tombstones included."""
-        return self._level().scan(columns, filter=filter)
+        assert filter is None, "fresh rows are filtered after the merge (L-3)"
+        return self._level().scan(columns)
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of those keys, tombstones included."""
@@ -143,6 +144,11 @@ class ModelBase(LanceBase):
         return int(self.header.get("number", 0))
 
     @property
+    def load_number(self) -> int:
+        """0: nothing is loaded here past the log."""
+        return 0
+
+    @property
     def mem_wal(self) -> MemWalDetails | None:
         """The marks as the MemWAL index would hold them."""
         marks = {shard: Generation(n) for shard, n in self.marked.items()}
@@ -179,6 +185,10 @@ class ModelBase(LanceBase):
         have = pk_values(self.table, self.schema.primary_key).to_pylist()
         mask = pa.array([key in wanted for key in have], pa.bool_())
         return self.table.cast(self.schema.plain).filter(mask).select(names)
+
+    def deleted_rows(self) -> int:
+        """See `LanceBase`; no file is modelled."""
+        return 0
 
     def fragments(self) -> list[tuple[int, int]]:
         """One fragment."""

@@ -28,12 +28,13 @@ from lance.schema import LanceSchema
 
 from simulator.model_base import ModelBase, decode, encode
 from simulator.model_lake import ModelLake
+from weir.env import Env
 from weir.errors import CommitConflict, MissingEntry
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.lake.base import fence, fold_commit, history
 from weir.lake.base.fold import BaseFence, VersionEdit
-from weir.lake.base.folded import fold_number, folded_into
+from weir.lake.base.folded import fold_number, folded_into, load_number
 from weir.lake.base.versions import RESTORE
 from weir.lake.datasets import Datasets
 from weir.store.api import ObjectExists, ObjectMissing, Store
@@ -183,6 +184,15 @@ class FragmentBase(ModelBase):
         """As the columns' metadata notes it."""
         return fold_number(self.dataset)
 
+    @property
+    def load_number(self) -> int:
+        """As the columns' metadata notes it."""
+        return load_number(self.dataset)
+
+    def deleted_rows(self) -> int:
+        """See `LanceBase`."""
+        return sum(len(f.rows) - len(f.live) for f in self.of.get_fragments())
+
     def fragments(self) -> list[tuple[int, int]]:
         """Number and live rows of each."""
         return [(f.fragment_id, len(f.live)) for f in self.of.get_fragments()]
@@ -232,9 +242,13 @@ class FragmentBase(ModelBase):
 class FragmentLake(ModelLake):
     """The Lance side of one table, fragment by fragment."""
 
-    def __init__(self, store: Store, schema: TableSchema, new_name: Callable[[], str]) -> None:
+    def __init__(self, store: Store, schema: TableSchema, env: Env) -> None:
         super().__init__(store, schema)
-        self._new_name = new_name
+        self.env = env
+
+    def borrowed_indexes(self) -> list[str]:
+        """None: the model's bases have no indexes."""
+        return []
 
     @property
     def schema(self) -> TableSchema:
@@ -289,6 +303,10 @@ class FragmentLake(ModelLake):
     def latest(self) -> Dataset:
         """The latest version; see `weir.lake.datasets.Datasets`."""
         return self.open_base().of
+
+    def own(self) -> Dataset:
+        """The latest version for one caller; a model has nothing that could not be shared."""
+        return self.latest()
 
     def commit(self, dataset: Dataset, transaction: lance.Transaction) -> int:
         """Commit a `Merge` on top of the latest version, or raise `CommitConflict`."""
@@ -424,7 +442,7 @@ class FragmentLake(ModelLake):
     def write_file(self, rows: pa.Table) -> dict[str, Any]:
         """A data file that nothing names yet, as a fragment."""
         body = encode({}, rows.replace_schema_metadata(None).cast(self._schema.plain))
-        path = f"{self._new_name()}.model"
+        path = f"{self.env.new_id().hex}.model"
         self.store.put(f"data/{path}", body)
         return describe(path, rows.num_rows)
 

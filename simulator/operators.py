@@ -171,7 +171,8 @@ class _Desk:
     def _restore(self, checkpoint: UUID, *, first: bool) -> None:
         """Restore; its undo checkpoint must hold all that was acknowledged before (K-9)."""
         run, judge = self.run, self.run.judge
-        low, changes = judge.truth(SHARD).acked, judge.mixtures
+        truth = judge.truth(SHARD)
+        low, changes, earlier = truth.acked, judge.mixtures, set(truth.undone)
         report = roll_back(run, self.actor, self.table, checkpoint)
         undo = report.undo
         pin = undo.pin(SHARD)
@@ -184,7 +185,10 @@ class _Desk:
             raise Violation(
                 "K", f"the way back ends at {pin.wal_through}, and {low} was acknowledged (K-9)"
             )
-        run.moments[undo.id] = judge.truth(SHARD).state(pin.wal_through)
+        # Claimed again after a native writer came between, it pins the restore's own fence.
+        at = pin.wal_through
+        is_fence = at in truth.undone and at not in earlier
+        run.moments[undo.id] = truth.undone[at] if is_fence else truth.state(at)
         judge.pins[undo.id] = (SHARD, pin.manifest_version, pin.wal_through)
         judge.counts["ways back"] += 1
         self._look(undo.id)

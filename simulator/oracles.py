@@ -53,8 +53,8 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, Status, decode_manifest
 from weir.log.rules import RuleBroken
 from weir.records import codec
-from weir.records.table import RECORD, TableRecord
-from weir.types import Position
+from weir.records.places import LogPlace
+from weir.records.table import TableRecord
 
 
 class Judge:
@@ -128,13 +128,11 @@ class Judge:
                 if version is not None:
                     self._on_manifest(actor, UUID(parts[1]), version, data, path)
         elif is_table and path.startswith(paths.table_chain() + "/"):
-            self._on_record(RECORD.load(data, path))
+            self._on_record(codec.loads(data, TableRecord, path))
         elif is_table and path.startswith(paths.CHECKPOINTS + "/"):
             self.makers.setdefault(UUID(parts[2]), actor.name)
         elif is_table and parts[0] == "_versions" and self.base is not None:
             self.base.on_version(data, self.scheduler.step)
-        elif is_table and path.startswith("_weir/") and parts[-2] == "wal_store":
-            self._on_move(UUID(parts[2]), data, path)
 
     def on_replace(self, actor: Actor, uri: str, old: bytes, new: bytes) -> None:
         """F-17: files of an SSTable or a fold are created, never put over another's."""
@@ -146,55 +144,32 @@ class Judge:
         if not self.routings or record.routing_version > self.routings[-1].routing_version:
             self.routings.append(record)
 
-    def _on_move(self, shard: UUID, data: bytes, path: str) -> None:
-        raw = codec.loads(data, path)
-        truth = self.truth(shard)
-        target = self._shelf_with(raw["store_id"], shard)
-        through = int(raw["after"])
-        if raw["prepared"] or (through, target) == truth.places[-1]:
-            return
-        after = int(raw.get("empty_after", through))
+    def _on_move(self, truth: ShardTruth, manifest: ShardManifest) -> None:
+        """A manifest names another place of the log."""
+        path = paths.chain_path(paths.places_chain(truth.shard), manifest.log_place)
+        record = codec.loads(self.shelf.blobs[path].data, LogPlace, path)
+        target, after = self._root_of(record), record.after
         left = [p for p, entry in truth.log.items() if p > after and entry.rows]
-        latest = truth.manifests[truth.last_version]
-        if left or latest.replay_after < truth.acked:
+        if left or manifest.replay_after < truth.acked:
             raise Violation("D", f"the log moves after {after}, and rows are left behind (S-3)")
         self.counts["moves of the log"] += 1
-        self.scheduler.note("judge", f"the log is in {target} after {through}")
+        self.scheduler.note("judge", f"the log is in {target} after {after}")
         # Only fences may be left in a store that was lost (S-2); the log continues without them.
         for position in [p for p in truth.log if p > after]:
             del truth.log[position]
         del truth.folded[after:]
-        for position in range(after + 1, through + 1):  # no entry is ever there
-            truth.log[position] = Entry(position, int(raw["epoch"]), True, [], "judge")
-            truth.folded.append(truth.folded[-1] if truth.folded else {})
-        truth.tip = through
-        truth.places.append((through, target))
-        self._take_fences(truth, target)
+        truth.tip = after
+        truth.place = manifest.log_place
+        truth.places.append((after, target))
 
-    def _take_fences(self, truth: ShardTruth, target: str) -> None:
-        """A fence that an opener left there when it saw the wrong disk belongs to the log now."""
-        blobs = self.shelf.world.shelf(target).blobs
-        while True:
-            found = blobs.get(paths.wal_path(truth.shard, Position(truth.tip + 1)))
-            if found is None:
-                return
-            entry = read_entry(found.data, truth.tip + 1, "judge")
-            if entry.rows:
-                raise Violation("S", f"the log moves to a store with rows at {entry.position}")
-            truth.tip = entry.position
-            truth.log[truth.tip] = entry
-            truth.folded.append(truth.folded[-1] if truth.folded else {})
-
-    def _shelf_with(self, store_id: str | None, shard: UUID) -> str:
-        """The store that bears the id, whatever its URI on each machine."""
-        if store_id is None:
+    def _root_of(self, record: LogPlace) -> str:
+        """The folder of a place, whatever the URI of its disk on each machine."""
+        if record.folder is None:
             return self.shelf.uri
-        path = paths.store_id_path(shard)
         for uri, shelf in self.shelf.world.shelves.items():
-            found = shelf.blobs.get(path)
-            if found is not None and codec.loads(found.data, path)["store_id"] == store_id:
-                return uri
-        raise Violation("S", f"the log moves to a store that does not bear its id {store_id} (S-1)")
+            if f"{record.folder}/{paths.LOG_OWNER}" in shelf.blobs:
+                return f"{uri}/{record.folder}"
+        raise Violation("S", f"the log moves to {record.root}, which is nowhere (S-1)")
 
     def _on_entry(self, actor: Actor, shard: UUID, position: int, data: bytes, root: str) -> None:
         truth = self.truth(shard)
@@ -283,12 +258,15 @@ class Judge:
             restores = held.is_running or manifest.sstables != before.sstables
             if last is not None and last.epoch == held.epoch and restores:
                 self._on_rollback(held, truth, manifest)
+        if manifest.log_place not in {0, truth.place}:
+            self._on_move(truth, manifest)
         self._check_move(actor, truth, manifest, before)
 
     def _on_rollback(self, held: Rollback, truth: ShardTruth, manifest: ShardManifest) -> None:
         """The one manifest of a restore: from its R on, the log starts from the checkpoint."""
         held.done = True
         truth.tag = manifest.current_generation  # the tags of discarded entries bind no writer
+        truth.undone[manifest.replay_after] = truth.state(manifest.replay_after)
         del truth.folded[manifest.replay_after - 1 :]
         truth.folded.append(held.state)
         self.scheduler.note("judge", f"rolled back at {manifest.replay_after}")

@@ -33,5 +33,5 @@ class SimPlaces:
         """The Lance side of the table there."""
         if self._has_fragments:
             env = self.actor.env
-            return FragmentLake(self.store(uri), self._schema, lambda: env.new_id().hex)
+            return FragmentLake(self.store(uri), self._schema, env)
         return ModelLake(self.store(uri), self._schema, self.store, f"-{self.actor.name}")

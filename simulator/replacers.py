@@ -27,7 +27,6 @@ from weir.lake.base.view import LanceBase
 from weir.records.table import Route
 from weir.routing.opening import create_shards
 from weir.upkeep.compact.tasks import hide_keys
-from weir.upkeep.exclusive import CompactionClaim
 from weir.upkeep.loads import PreparedLoad, load
 
 LOADER: Final = 6_000_000
@@ -76,10 +75,9 @@ def _load(run: Run, actor: Actor, rng: random.Random) -> None:
     run.judge.base.loads[job] = Load(run.scheduler.step, state, replaces)
     table = to_rows(rows, run)
 
-    def write(base: LanceBase, hold: CompactionClaim) -> PreparedLoad:
+    def write(base: LanceBase) -> PreparedLoad:
         parts = [fold.write_rows(base, table)]
         actor.env.clock.sleep(rng.choice((0.0, 0.05, 400.0)))
-        hold.renewing(None)("load", 1, 1)
         fragments = [number for number, _ in base.fragments()]
         names = base.schema.primary_key
         if names and fragments and not replaces:

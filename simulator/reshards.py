@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from simulator.keepers import ModelRunner
 from simulator.roles import KEYS, record_of, table_rows, to_batch

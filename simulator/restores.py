@@ -49,7 +49,7 @@ def unfinished(table: Table) -> UUID | None:
     lineage = read_lineage(table.core.store)
     if lineage is None or lineage.state != "restoring":
         return None
-    return UUID(lineage.restored["checkpoint"])
+    return None if lineage.restored is None else lineage.restored.checkpoint
 
 
 def keep(run: Run, actor: Actor, rng: random.Random, table: Table) -> Checkpoint | None:

@@ -16,20 +16,25 @@ from simulator.scheduler import Actor
 from simulator.truth import BatchId, Put, Row, Violation
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, StoreError, UnknownOutcome, WeirError
+from weir.format.paths import log_folder
 from weir.format.sharding import Unsharded
 from weir.log.manifests import Manifests
+from weir.log.wal_store import make_folder
 from weir.making import open as open_table
-from weir.merge.tails import LogCache
 from weir.read.scan import Scan
 from weir.records.table import Route, TableRecord, TableRecords
 from weir.routing.core import Core
 from weir.routing.shards import Shard
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
+from weir.store.open import open_store
 from weir.table import Table
 
 KEYS = 6
 T = TypeVar("T")
+
+FIRST_FOLDER = log_folder(SHARD, SHARD)
+"""Where logs begin in the WAL store of a table that is made with one."""
 
 
 class Session:
@@ -246,8 +251,10 @@ class Session:
             self.ended = True
             return
         self.run.note(self.actor, "closed")
+        # F-16: what a caller waits for, in another thread, is reported there and not by close.
+        waited = {put.id for put, ack in self.pending if ack.done and ack.error is not None}
         for put in before:
-            if put.id not in self.run.judge.seen:
+            if put.id not in self.run.judge.seen and put.id not in self.told | waited:
                 raise Violation("D", f"close returned, and batch {put.id} is not in the log (M-8)")
 
     def _settle(self, *, closed: bool) -> None:
@@ -372,20 +379,22 @@ def record_of(run: Run) -> TableRecord:
         routing_version=1,
         spec=0,
         wal_uri=run.plan.wal_uri,
-        writer_defaults=WriterConfig(
+        wal_folder=None if run.plan.wal_uri is None else FIRST_FOLDER,
+        settings=WriterConfig(
             fence_ttl=run.plan.fence_ttl,
             enable_memtable=not run.plan.wal_only,
             stats_log_interval=0,
             **bounds,
-        ),
+        ).to_record(),
         probe={},
         created=0.0,
-        extra={},
     )
 
 
 def write_record(run: Run, actor: Actor) -> None:
     """Make the table one that can be opened."""
+    if run.plan.wal_uri is not None:
+        make_folder(open_store(run.plan.wal_uri, env=actor.env), FIRST_FOLDER, TABLE)
     TableRecords(run.store(actor)).create(record_of(run))
 
 
@@ -400,7 +409,6 @@ def core_of(run: Run, actor: Actor) -> Core:
         lake=run.lake(actor),
         env=actor.env,
         record=record_of(run),
-        tails=LogCache(actor.env),
     )
 
 

@@ -201,7 +201,7 @@ class Run:
             float(plan.edge.get("strikes", 0.0)),
             waits=bool(plan.edge.get("waits")),
         )
-        self.machines = Machines(self.scheduler, self.world, restart=self._restart)
+        self.machines = Machines(self.scheduler, self.world)
         self.world.before_entry.append(self.machines.on_entry)
         self.shelf = self.world.shelf(TABLE)
         self.wal_shelf = self.world.shelf(WAL) if plan.wal_apart else self.shelf
@@ -215,8 +215,9 @@ class Run:
         """Checkpoints to restore, and what the table held then."""
         self.stream_offset = 0
         """The last batch of the stream that its driver knows to have succeeded."""
-        self.bookmarks: dict[str, str] = {}
-        """How far the consumers of the feed have read, by their name."""
+        self.bookmarks: dict[str, tuple[str, Any]] = {}
+        """How far the consumers of the feed have read, and what they have of the entry after it, by
+        their name."""
         self.queries: dict[str, Any] = {}
         """The checkpoints of Spark's queries, by their name."""
         self.edge_judge: Any = None
@@ -335,7 +336,6 @@ class Run:
         )
         run = self._roles[role.kind]
         machine = name.rstrip("'")
-        self.machines.start(machine, actor)
         if not incarnation:
             for pause in role.pauses:
                 self.machines.pause(machine, *pause)
@@ -362,13 +362,12 @@ class Run:
                 self._kills.remove(item)
                 self._restart(actor, role)
 
-    def _restart(self, actor: Actor, role: Role | None = None) -> None:
+    def _restart(self, actor: Actor, role: Role) -> None:
         if actor.dead:
             return
-        number = int("".join(filter(str.isdigit, actor.name)))
         self.world.fired["kill"] += 1
         self.scheduler.kill(actor)
-        self._start(role or self.plan.roles[number], actor.name.count("'") + 1)
+        self._start(role, actor.name.count("'") + 1)
 
     def _final(self, final: Callable[[Run, Actor], None]) -> None:
         actor = self.actor("final", f"final/{self.plan.seed}")
@@ -436,6 +435,8 @@ def draw_config(rng: random.Random) -> dict[str, Any]:
         "max_memtable_size": rng.choice((1, 500, 256 << 20)),
         "max_memtable_rows": rng.choice((1, 3, 8, 100_000)),
         "max_memtable_batches": rng.choice((1, 2, 5, 8_000)),
+        # Not drawn, so that the seeds of earlier finds still give their histories.
+        "max_memtable_age": {1: 0.5, 200: 20.0, 1000: None}.get(buffer, 300.0),
         "max_unflushed_memtable_bytes": max(buffer, rng.choice((400, 3000, 1 << 30))),
         "stats_log_interval": 0,
     }

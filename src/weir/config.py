@@ -5,7 +5,7 @@ The names are those of Lance's MemWAL: a table's stored defaults serve native wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -67,6 +67,13 @@ class WriterConfig:
     max_memtable_batches: int = 8_000
     """Record batches of one generation, in both modes; a put has one or more."""
 
+    max_memtable_age: Duration | None = 300.0
+    """Longest time a row waits in the MemTable for more rows: then it is flushed to an SSTable by a
+    thread of the writer's own, without a put. Every reader fetches entries that are in no SSTable
+    one by one, and no other process may fold them while their writer lives; five minutes bound both
+    and cost a shard with a trickle of rows twelve small SSTables an hour. None: never. WAL-only:
+    ignored, since compaction folds such logs as they are."""
+
     max_unflushed_memtable_bytes: int = 1024 * MiB
     """Bytes of rows held in memory (waiting for the log, in MemTables, being flushed) at which puts
     wait (M-6). WAL-only: the bound on the queue of rows not yet durable."""
@@ -75,14 +82,14 @@ class WriterConfig:
     """Indexes kept on fresh rows. Empty: those the table maintains. WAL-only: must be empty."""
 
     sync_indexed_write: bool = True
-    """True: a row can be found through the indexes when `put` returns. False: indexed in the
-    background. WAL-only: ignored."""
+    """True: puts index their rows, a thousand at a time. False: the next search does, and misses
+    none. WAL-only: ignored."""
 
     async_index_buffer_rows: int = 10_000
-    """Rows that start background indexing when `sync_indexed_write=False`. WAL-only: ignored."""
+    """For pylance's writers, which index in the background. Here: ignored."""
 
     async_index_interval: Duration = 1.0
-    """Longest time a row waits to be indexed when `sync_indexed_write=False`. WAL-only: ignored."""
+    """For pylance's writers, which index in the background. Here: ignored."""
 
     fence_ttl: Duration | None = None
     """Maximum age of the proof of ownership when a put is acknowledged (G-7b). 0 proves it after
@@ -99,21 +106,33 @@ class WriterConfig:
     def __post_init__(self) -> None:
         if self.fence_ttl is not None:
             object.__setattr__(self, "fence_ttl", seconds(self.fence_ttl, name="fence_ttl"))
+        if self.max_memtable_age is not None:
+            age = seconds(self.max_memtable_age, name="max_memtable_age")
+            if not age:
+                raise InvalidInput(
+                    "WriterConfig.max_memtable_age must be above 0; None turns it off"
+                )
+            object.__setattr__(self, "max_memtable_age", age)
         for name in ("max_wal_flush_interval", "async_index_interval"):
             object.__setattr__(self, name, seconds(getattr(self, name), name=name))
         for name in ("backpressure_log_interval", "stats_log_interval"):
             object.__setattr__(self, name, seconds(getattr(self, name), name=name))
-        object.__setattr__(self, "index_configs", tuple(self.index_configs))
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(
+                    f"WriterConfig.{name} must be True or False, got {getattr(self, name)!r}"
+                )
+        object.__setattr__(self, "index_configs", _index_configs(self.index_configs))
         for name in _COUNTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidInput(
                     f"WriterConfig.{name} must be a whole number above 0, got {value!r}"
                 )
-        if not self.enable_memtable and self.index_configs:
+        if not self.enable_memtable and self.index_configs:  # guard: M-2
             raise InvalidInput(
                 "WriterConfig: index_configs must be empty when enable_memtable=False; a WAL-only"
-                " writer has no MemTable to index (M-2)"
+                " writer has no MemTable to index"
             )
         if self.max_unflushed_memtable_bytes < self.max_wal_buffer_size:
             raise InvalidInput(
@@ -122,7 +141,7 @@ class WriterConfig:
             )
 
     def within(self, stored: WriterConfig) -> WriterConfig:
-        """These settings, with generations no larger than the table's `stored` ones (F-15)."""
+        """These settings, with generations no larger than the table's `stored` ones."""
         least = {n: min(getattr(self, n), getattr(stored, n)) for n in _GENERATION_BOUNDS}
         return replace(self, **least)
 
@@ -130,6 +149,11 @@ class WriterConfig:
     def flush_interval_s(self) -> float:
         """`max_wal_flush_interval` in seconds."""
         return seconds(self.max_wal_flush_interval)
+
+    @property
+    def memtable_age_s(self) -> float | None:
+        """`max_memtable_age` in seconds; None: rows may wait for ever."""
+        return None if self.max_memtable_age is None else seconds(self.max_memtable_age)
 
     @property
     def stats_log_interval_s(self) -> float:
@@ -174,13 +198,24 @@ class WriterConfig:
 
     @staticmethod
     def from_record(record: Mapping[str, object]) -> WriterConfig:
-        """Read back from a record; names unknown to this release are ignored."""
-        known = {f.name for f in fields(WriterConfig)}
-        values: dict[str, Any] = {k: v for k, v in record.items() if k in known}
-        values["index_configs"] = tuple(IndexConfig(**c) for c in values.get("index_configs", ()))
-        return replace(WriterConfig(), **values)
+        """Read back from a record; `ValueError` for settings that this release does not know."""
+        values: dict[str, Any] = dict(record)
+        try:
+            values["index_configs"] = tuple(IndexConfig(**c) for c in values["index_configs"])
+            return WriterConfig(**values)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"writer_defaults: {error}") from error
 
 
+def _index_configs(given: object) -> tuple[IndexConfig, ...]:
+    configs = tuple(given) if isinstance(given, Iterable) else (given,)
+    for config in configs:
+        if not isinstance(config, IndexConfig):
+            raise InvalidInput(f"WriterConfig.index_configs takes IndexConfig, got {config!r}")
+    return configs
+
+
+_FLAGS = ("enable_memtable", "durable_write", "sync_indexed_write")
 _GENERATION_BOUNDS = ("max_memtable_size", "max_memtable_rows", "max_memtable_batches")
 _COUNTS = (
     "max_wal_buffer_size",

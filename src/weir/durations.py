@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
 from weir.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from weir.env import Clock
+
 Duration = float | int | str | timedelta
+
+_LONGEST: Final = 1e9
+"""Seconds that every lock of the system can wait; nobody waits longer."""
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|)\s*")
+
+
+def check_timeout(timeout: object) -> float | None:
+    """The timeout in seconds, None for no limit; `InvalidInput` for anything else."""
+    if timeout is None or timeout == math.inf:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
+        raise InvalidInput(f"timeout: expected a number of seconds, or None, got {timeout!r}")
+    return min(max(float(timeout), 0.0), _LONGEST)
+
+
+def deadline_after(timeout: float | None, clock: Clock) -> float | None:
+    """When the timeout will have passed, by that clock; None: never."""
+    checked = check_timeout(timeout)
+    return None if checked is None else clock.boottime() + checked
 
 
 def seconds(value: Duration, *, name: str = "duration") -> float:

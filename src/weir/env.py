@@ -6,17 +6,21 @@ A simulator owns all of them by passing its own `Env`; nothing else in the produ
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import os
 import queue
 import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from weir.meters import Meters
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,19 +38,6 @@ class Lock(AbstractContextManager[Any], Protocol):
 
     def release(self) -> None:
         """Give the lock back."""
-
-
-class Condition(AbstractContextManager[Any], Protocol):
-    """A condition variable with its own lock."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Release the lock and wait to be notified; False on timeout."""
-
-    def notify(self, n: int = 1) -> None:
-        """Wake `n` waiters."""
-
-    def notify_all(self) -> None:
-        """Wake all waiters."""
 
 
 class Thread(Protocol):
@@ -79,9 +70,6 @@ class Threads(Protocol):
     def lock(self) -> Lock:
         """A new lock."""
 
-    def condition(self, lock: Lock | None = None) -> Condition:
-        """A new condition variable, on `lock` if given."""
-
     def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
         """Run `run` in a daemon thread of that name; None where no thread can be started.
 
@@ -90,7 +78,56 @@ class Threads(Protocol):
         """
 
     def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
-        """Apply `run` to each item, `workers` at a time; results in order, first error raised."""
+        """Apply `run` to each item, `workers` at a time; results in order.
+
+        No item is begun after one has failed. Raises the error of the first item that failed.
+        """
+
+
+class Bell:
+    """Wakes one thread that waits for work; rung before it waits, it is heard all the same.
+
+    weir has no condition variables: an interrupt inside of one may leave its lock taken (F-16).
+    """
+
+    def __init__(self, threads: Threads) -> None:
+        self._lock = threads.lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """Wake the thread; ringing again before it has woken does nothing more."""
+        try:  # noqa: SIM105  several times as fast as `suppress`
+            self._lock.release()
+        except RuntimeError:  # rung already
+            pass
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait to be woken; False when `timeout` passed."""
+        return self._lock.acquire(True, -1 if timeout is None else max(0.0, timeout))
+
+
+class Latch:
+    """Opened once, for any number of threads that wait. Each waits at a lock of its own: one that
+    is interrupted holds up no other (F-16)."""
+
+    def __init__(self, threads: Threads) -> None:
+        self.is_open = False
+        self._threads = threads
+        self._gates: list[Lock] = []
+
+    def open(self) -> None:
+        """Let all threads go on, now and later; may be repeated."""
+        self.is_open = True
+        for gate in list(self._gates):
+            with contextlib.suppress(RuntimeError):  # released already
+                gate.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is open; False when `timeout` passed."""
+        gate = self._threads.lock()
+        gate.acquire()
+        self._gates.append(gate)  # before the look: whoever opens it looks for gates afterwards
+        return self.is_open or gate.acquire(True, -1 if timeout is None else max(0.0, timeout))
 
 
 class Places(Protocol):
@@ -132,22 +169,33 @@ class SystemThreads:
         """A `threading.Lock`."""
         return threading.Lock()
 
-    def condition(self, lock: Lock | None = None) -> Condition:
-        """A `threading.Condition`."""
-        return threading.Condition(cast("threading.Lock", lock) if lock else threading.Lock())
-
     def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
-        """A started daemon thread, or None."""
+        """A started daemon thread, or None.
+
+        `Thread.start` waits for the new thread with a `Condition`, which an interrupt would leave
+        in disorder (F-16). So a thread that no signal reaches calls it.
+        """
         thread = threading.Thread(target=run, name=name, daemon=True)
+        outcome: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+        def begin() -> None:
+            is_started = False
+            try:
+                thread.start()
+                is_started = True
+            finally:
+                outcome.put(is_started)
+
         try:
-            thread.start()
+            _thread.start_new_thread(_quietly, (begin,))
         except RuntimeError:  # the system has no more, or the interpreter is exiting
             return None
-        return thread
+        return thread if outcome.get() else None
 
     def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
         """Run on pooled threads and on the caller's; on the caller's alone if one is enough.
 
+        After an error, or Ctrl-C, no further item is begun.
         Starting 16 threads costs a millisecond, as much as the request each of them makes. The
         caller's thread works too, so a nested map finishes even if all pooled threads are busy.
         """
@@ -160,6 +208,8 @@ class SystemThreads:
         def work() -> None:
             # next() on an enumeration is one step of the interpreter, so no item is taken twice.
             for index, item in todo:
+                if errors:
+                    return
                 try:
                     results[index] = run(item)
                 except BaseException as error:  # noqa: BLE001  raised below, by the caller's thread
@@ -167,16 +217,54 @@ class SystemThreads:
 
         crew = _crew()
         helpers = [crew.offer(work) for _ in range(min(workers, len(items)) - 1)]
-        work()
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()
+        try:
+            work()
+            for helper in helpers:
+                if not helper.cancel():
+                    helper.wait()
+        except BaseException as interrupt:
+            errors[-1] = interrupt  # the helpers take no other item
+            raise
         if errors:
-            raise errors[min(errors)]
+            # An interrupt is raised even if an item before it failed.
+            raise errors[min(errors, key=lambda i: (isinstance(errors[i], Exception), i))]
         return results
 
 
+def _quietly(begin: Callable[[], None]) -> None:
+    """Run what starts a thread; the caller hears whether it could be started."""
+    with contextlib.suppress(RuntimeError):
+        begin()
+
+
 _CREW_THREADS = 64
+
+
+class _Offer:
+    """Work that a thread of the pool may take. Plain locks only: an interrupt inside a `Condition`,
+    and so inside a `Future` or a `Semaphore`, would leave its lock taken for ever (F-16)."""
+
+    __slots__ = ("_done", "_taken", "run")
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+        self._taken = threading.Lock()
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def cancel(self) -> bool:
+        """True when no thread has taken it, and now none will."""
+        return self._taken.acquire(blocking=False)
+
+    def work(self) -> None:
+        """Do it, unless it was cancelled."""
+        if self._taken.acquire(blocking=False):
+            self.run()
+            self._done.release()
+
+    def wait(self) -> None:
+        """Return when the thread that took it is done."""
+        self._done.acquire()
 
 
 class _Crew:
@@ -187,25 +275,26 @@ class _Crew:
     """
 
     def __init__(self) -> None:
-        self._offers: queue.SimpleQueue[tuple[Future[None], Callable[[], None]]] = (
-            queue.SimpleQueue()
-        )
-        self._idle = threading.Semaphore(0)
+        self._offers: queue.SimpleQueue[_Offer] = queue.SimpleQueue()
+        self._idle: deque[None] = deque()
+        """One item for each thread that waits for an offer and was promised none."""
         self._lock = threading.Lock()
         self._started = 0
 
-    def offer(self, run: Callable[[], None]) -> Future[None]:
+    def offer(self, run: Callable[[], None]) -> _Offer:
         """Let a thread of the pool run `run`, unless the offer is cancelled first."""
-        offer: Future[None] = Future()
+        offer = _Offer(run)
         if self._has_thread():
-            self._offers.put((offer, run))
-        else:
-            offer.cancel()
+            self._offers.put(offer)
         return offer
 
     def _has_thread(self) -> bool:
         """True when a thread is idle, was started for this, or will finish its other work."""
-        if self._idle.acquire(blocking=False):
+        try:
+            self._idle.pop()
+        except IndexError:
+            pass
+        else:
             return True
         with self._lock:
             if self._started < _CREW_THREADS:
@@ -217,14 +306,12 @@ class _Crew:
     def _work(self) -> None:
         while True:
             try:
-                offer, run = self._offers.get_nowait()
+                offer = self._offers.get_nowait()
             except queue.Empty:
-                self._idle.release()
-                offer, run = self._offers.get()
-            if offer.set_running_or_notify_cancel():
-                run()
-                offer.set_result(None)
-            del offer, run  # do not keep a map's items alive until the next one
+                self._idle.append(None)
+                offer = self._offers.get()
+            offer.work()
+            del offer  # do not keep a map's items alive until the next one
 
 
 _CREW: list[_Crew] = []
@@ -285,6 +372,12 @@ class Env:
     limits: Limits = field(default_factory=Limits)
     forks: Callable[[], int] = _forks
     """Number of forks between the original process and this one; one more in every child."""
+    meters: Meters = field(default_factory=Meters)
+    """What this process measures, if it is asked to."""
+
+    def __repr__(self) -> str:
+        """Short, as the default of many signatures."""
+        return "SYSTEM" if self is SYSTEM else object.__repr__(self)
 
     def new_id(self) -> uuid.UUID:
         """A random UUID from this environment's randomness and the time.
@@ -298,6 +391,21 @@ class Env:
     def new_hex(self) -> str:
         """The same as 32 hex digits, for ids that every put needs."""
         return f"{self._new_number():032x}"
+
+    def attempts(
+        self, most: int = 16, *, first_delay: float = 0.01, longest_delay: float = 1.0
+    ) -> Iterator[int]:
+        """Number the attempts at what another process may do first, with a pause before a repeat.
+
+        Pauses are uniform up to a doubling bound (full jitter), so that those who collided once do
+        not do so again. A read that was overtaken begins again at once: `first_delay` 0.
+        """
+        bound = first_delay
+        for attempt in range(1, most + 1):
+            if attempt > 1:
+                self.clock.sleep(self.random.uniform(0, bound))
+                bound = min(bound * 2, longest_delay)
+            yield attempt
 
     def _new_number(self) -> int:
         return self.random.getrandbits(128) ^ (int(self.clock.wall() * 1e9) & _LOW_BITS)
@@ -324,7 +432,7 @@ class ForkGuard:
     @property
     def is_forked(self) -> bool:
         """True in a child process that was forked since then."""
-        return self._forks() != self._at
+        return self._forks() != self._at  # guard: F-16
 
 
 def default_variable(name: str, value: str) -> None:

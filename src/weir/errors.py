@@ -4,15 +4,17 @@
     |-- FencedError          fenced       a newer writer owns the shard: keep the rows
     |-- WriterClosed         closed       this handle is finished: open a new one
     |-- UnknownOutcome       unavailable  perhaps written, perhaps not: reopening decides (F-11)
-    |-- PartialWrite         unavailable  some shards of a put failed, each with its error
+    |-- PartialWrite         of its parts some shards of a call failed, each with its error
     |-- StoreError           unavailable  the store failed, after retries
     |   |-- StoreDenied      invalid      credentials missing, wrong or expired
     |   `-- StoreUnsuitable  invalid      the store does not keep put-if-absent
     |-- Backpressure         unavailable  the memory bound was reached and the timeout passed
+    |-- Interrupted          unavailable  an interrupted call never gave these rows to a writer
     |-- CommitConflict       conflict     somebody else committed first: read again, then retry
     |-- SnapshotExpired      conflict     files the read planned on were collected: read again
     |-- KeyConflict          conflict     keys exist that must not, or are missing: read, then retry
     |-- SealedShard          invalid      the shard takes no more writes
+    |-- NotOwner             invalid      a row of a shard that the writer was not opened for
     |-- InvalidInput         invalid      correct the call
     |   `-- SchemaMismatch   invalid      the data does not fit the table's schema
     |-- WalOnlyMode          invalid      a MemTable call on a WAL-only writer
@@ -31,25 +33,27 @@ investigate (data). A missing object is `data`, never `unavailable`: a retry loo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 from uuid import UUID
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Kind = Literal["fenced", "closed", "conflict", "unavailable", "invalid", "data", "internal"]
+Kind = Literal["internal", "data", "invalid", "fenced", "closed", "conflict", "unavailable"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+"""From those that forbid another try to those that a retry of the same call may mend."""
 
 
 class WeirError(Exception):
     """Base of all errors of weir; `kind` says what a caller can do about it.
 
-    An error hands back rows of the call that raised it, each batch with its true state (F-16).
+    An error hands back rows of the call that raised it, each batch with its true state.
     Those in `not_written` are certainly in no log and may be put again. Those in `perhaps_written`
     were in flight: before putting them again look for them, or rely on a key or `put_once`. Rows in
     neither are written. `unacknowledged` has both, in the order they were accepted.
     """
 
-    kind: ClassVar[Kind] = "internal"
+    kind: Kind = "internal"
 
     def __init__(
         self,
@@ -96,7 +100,7 @@ class FencedError(WeirError):
     log this handle was stopped: the first position that is not its own, as far as it knows.
     """
 
-    kind: ClassVar[Kind] = "fenced"
+    kind: Kind = "fenced"
 
     def __init__(
         self,
@@ -131,32 +135,35 @@ class WriterClosed(WeirError):
     None of the rows it hands back were written.
     """
 
-    kind: ClassVar[Kind] = "closed"
+    kind: Kind = "closed"
 
 
 class UnknownOutcome(WeirError):
-    """The store did not answer, after retries: the rows may or may not be durable (F-11).
+    """The store did not answer, after retries: the rows may or may not be durable.
 
     Reopening the shard decides: replay shows the rows if they landed. Nothing was deleted.
     """
 
-    kind: ClassVar[Kind] = "unavailable"
+    kind: Kind = "unavailable"
 
 
 class PartialWrite(WeirError):
-    """A put or flush over several shards failed in some or all of them; the others are done.
+    """A call over several shards failed in some or all of them; the others are done.
 
-    `failures` holds the error of each shard that failed, with the state of its rows, and
-    `unacknowledged` the rows of each. The kind of each error says what to do about its rows.
+    `failures` holds the error of each shard that failed, with the state of its rows, and `by_shard`
+    the rows of each. `under_way` names the shards that were not durable within the timeout: their
+    rows go on, and `flush_wal` or `close` waits for them. The kind is that of the failures; of
+    several kinds, the one that asks for most before the call is made again (`KINDS`).
     """
 
-    kind: ClassVar[Kind] = "unavailable"
+    kind: Kind = "unavailable"
 
     def __init__(
         self,
         message: str,
         *,
         failures: Mapping[UUID, WeirError],
+        under_way: Sequence[UUID] = (),
     ) -> None:
         super().__init__(
             message,
@@ -164,9 +171,12 @@ class PartialWrite(WeirError):
             perhaps_written=[rows for error in failures.values() for rows in error.perhaps_written],
         )
         self.failures = dict(failures)
+        self.under_way = list(under_way)
+        kinds = [error.kind for error in failures.values()]
+        self.kind = min(kinds, key=KINDS.index, default=self.kind)
 
     @property
-    def unacknowledged(self) -> dict[UUID, list[pa.RecordBatch]]:  # type: ignore[override]
+    def by_shard(self) -> dict[UUID, list[pa.RecordBatch]]:
         """The rows of each shard that failed."""
         return {shard: error.unacknowledged for shard, error in self.failures.items()}
 
@@ -175,37 +185,46 @@ class StoreError(WeirError):
     """The store failed and kept failing through the bounded retries; the same call may work
     later."""
 
-    kind: ClassVar[Kind] = "unavailable"
+    kind: Kind = "unavailable"
 
 
 class StoreDenied(StoreError):
     """The store refused the credentials; renew or correct them. Never retried."""
 
-    kind: ClassVar[Kind] = "invalid"
+    kind: Kind = "invalid"
 
 
 class StoreUnsuitable(StoreError):
     """The store breaks put-if-absent, so no fence would hold there; use another store."""
 
-    kind: ClassVar[Kind] = "invalid"
+    kind: Kind = "invalid"
 
 
 class Backpressure(WeirError):
     """The writer's memory bound was reached and did not clear within the timeout; nothing was
     accepted."""
 
-    kind: ClassVar[Kind] = "unavailable"
+    kind: Kind = "unavailable"
+
+
+class Interrupted(WeirError):
+    """A call was interrupted, or its task cancelled, before the writer of a shard had these rows.
+
+    None of them are written. Raised by the next `flush_wal`, `flush` or `close`, since the
+    interrupted call could not.
+    """
+
+    kind: Kind = "unavailable"
 
 
 class CommitConflict(WeirError):
     """Somebody else committed first; read the new state and try again."""
 
-    kind: ClassVar[Kind] = "conflict"
+    kind: Kind = "conflict"
 
 
 class SnapshotExpired(CommitConflict):
-    """Files this read had planned on were collected since; plan again, or read at a checkpoint
-    (G-12)."""
+    """Files this read had planned on were collected since; plan again, or read at a checkpoint."""
 
 
 class KeyConflict(WeirError):
@@ -215,7 +234,7 @@ class KeyConflict(WeirError):
     several shards, each shard that met no such key has its part written.
     """
 
-    kind: ClassVar[Kind] = "conflict"
+    kind: Kind = "conflict"
 
     def __init__(
         self,
@@ -233,13 +252,29 @@ class SealedShard(WeirError):
     """The shard takes no more writes (it was resharded away); open the table again to find its
     heirs."""
 
-    kind: ClassVar[Kind] = "invalid"
+    kind: Kind = "invalid"
+
+
+class NotOwner(WeirError):
+    """A row belongs to a shard that the writer was not opened for (`table.writer(shards=...)`).
+
+    Nothing of the call was claimed or written, own rows included, and the error hands no rows back:
+    send the call to the owner of `shard`, whose bucket or value is `value`. Of several such rows,
+    they are those of the first.
+    """
+
+    kind: Kind = "invalid"
+
+    def __init__(self, message: str, *, shard: UUID, value: int | str | bool | None) -> None:
+        super().__init__(message)
+        self.shard = shard
+        self.value = value
 
 
 class InvalidInput(WeirError):
     """An argument cannot be used; the message names it. Nothing was written."""
 
-    kind: ClassVar[Kind] = "invalid"
+    kind: Kind = "invalid"
 
 
 class SchemaMismatch(InvalidInput):
@@ -248,39 +283,39 @@ class SchemaMismatch(InvalidInput):
 
 
 class WalOnlyMode(WeirError):
-    """A call that needs the MemTable on a writer opened with `enable_memtable=False` (M-2)."""
+    """A call that needs the MemTable on a writer opened with `enable_memtable=False`."""
 
-    kind: ClassVar[Kind] = "invalid"
+    kind: Kind = "invalid"
 
 
 class WalStoreMismatch(WeirError):
     """The WAL store given is not the one the shard recorded, or has lost rows that exist nowhere
-    else (S-1, S-2)."""
+    else."""
 
-    kind: ClassVar[Kind] = "invalid"
+    kind: Kind = "invalid"
 
 
 class NotAWeirTable(WeirError):
     """No weir table at that URI; `weir.create` makes one, `weir.enable` adopts a Lance dataset."""
 
-    kind: ClassVar[Kind] = "invalid"
+    kind: Kind = "invalid"
 
 
 class CheckpointNotFound(WeirError):
     """The checkpoint is gone or never existed; `table.checkpoints()` lists the existing ones."""
 
-    kind: ClassVar[Kind] = "invalid"
+    kind: Kind = "invalid"
 
 
 class CorruptEntry(WeirError):
     """An object's bytes are torn, foreign or too large; the message names the object. Stop and
     investigate."""
 
-    kind: ClassVar[Kind] = "data"
+    kind: Kind = "data"
 
 
 class MissingEntry(WeirError):
     """An object that must exist is missing (a hole); the message names it. Stop and
     investigate."""
 
-    kind: ClassVar[Kind] = "data"
+    kind: Kind = "data"

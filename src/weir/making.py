@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import pyarrow as pa
-
 from weir.config import WriterConfig
 from weir.env import SYSTEM, Env
 from weir.format.expiry import Expire
+from weir.format.schema_forms import SchemaLike, as_schema
 from weir.format.sharding import Sharding
 from weir.records.table import TableRecords
 from weir.routing import opening
@@ -21,7 +20,7 @@ from weir.upkeep.drop import drop as drop_core
 
 def create(
     uri: str | os.PathLike[str],
-    schema: pa.Schema,
+    schema: SchemaLike,
     *,
     primary_key: str | Sequence[str] | None = None,
     sharding: Sharding | None = None,
@@ -33,6 +32,8 @@ def create(
 ) -> Table:
     """Make an empty table at `uri` and open it.
 
+    `schema` is a pyarrow schema, a DataFrame or Arrow table that has the columns, a dict of names
+    and types as text (`{"id": "int64", "embedding": "float32[768]"}`), or a pydantic model class.
     Raises `InvalidInput` for arguments that do not fit, or when something is there already (nothing
     is written); `StoreUnsuitable` when the store fails a probe of put-if-absent. `expire` says when
     rows expire (`Table.set_expire` changes it). About 60 requests for the probe, one for each
@@ -41,7 +42,7 @@ def create(
     return Table(
         opening.create(
             os.fspath(uri),
-            schema,
+            as_schema(schema),
             primary_key=primary_key,
             sharding=sharding,
             wal_uri=wal_uri,
@@ -63,9 +64,9 @@ def open(
     """Open the table at `uri`. Claims nothing. Five requests.
 
     `wal_uri` is where this handle reaches the log: the recorded store under another name (another
-    mount point, say), or another store, to which its writers then move the log (S-3); the table's
+    mount point, say), or another store, to which its writers then move the log; the table's
     own URI means beside the data. Raises `NotAWeirTable` when there is no table, `MissingEntry` for
-    an unfinished clone (C-2).
+    an unfinished clone.
     """
     return Table(
         opening.open(os.fspath(uri), storage_options=storage_options, wal_uri=wal_uri, env=env)
@@ -120,4 +121,5 @@ def drop(
     Raises `NotAWeirTable`; `InvalidInput` while a clone shares its files. After a failure, run it
     again. A claim for each shard, a listing, and a request per thousand objects.
     """
-    drop_core(opening.open(os.fspath(uri), storage_options=storage_options, env=env))
+    place = os.fspath(uri)
+    drop_core(opening.open(place, storage_options=storage_options, env=env, to_drop=True))

@@ -7,7 +7,11 @@ and the forms in which users may pass rows, keys, filters and vectors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NewType, Protocol, TypeAlias
+from dataclasses import Field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import ClassVar, NewType, Protocol, TypeAlias
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -42,14 +46,48 @@ class ArrowArray(Protocol):
         ...
 
 
-Rows: TypeAlias = ArrowStream | ArrowArray | Iterable[Mapping[str, object]]
-"""Rows of a table: anything Arrow-shaped, or dicts."""
+class DataclassRow(Protocol):
+    """A dataclass: its fields are columns."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+
+class NamedRow(Protocol):
+    """A named tuple: its fields are columns."""
+
+    def _asdict(self) -> Mapping[str, object]: ...
+
+
+class ModelRow(Protocol):
+    """A pydantic model: its fields are columns."""
+
+    def model_dump(self) -> Mapping[str, object]:
+        """The model as a dict."""
+        ...
+
+
+Row: TypeAlias = Mapping[str, object] | DataclassRow | NamedRow | ModelRow
+"""One row: a dict, or an object with named fields."""
+
+Rows: TypeAlias = (
+    ArrowStream | ArrowArray | npt.NDArray[np.void] | Row | Iterable[Row | ArrowStream | ArrowArray]
+)
+"""Rows of a table: anything Arrow-shaped, a structured numpy array, one row, or several of them."""
+
+Key: TypeAlias = int | str | bytes | tuple[object, ...] | list[object]
+"""The key of one row: its value, or a tuple in key order."""
 
 Keys: TypeAlias = ArrowStream | ArrowArray | Iterable[object]
 """Keys of rows: values, tuples in key order, dicts, or anything Arrow-shaped."""
 
 Filter: TypeAlias = str | pc.Expression
 """SQL text as in Lance, or a pyarrow expression."""
+
+Param: TypeAlias = str | bytes | int | float | bool | date | datetime | Decimal | UUID | None
+"""A value that SQL can be given."""
+
+Params: TypeAlias = Mapping[str, Param]
+"""Values of the parameters of SQL: `"user = $u"` takes `{"u": user}`."""
 
 Columns: TypeAlias = Sequence[str] | Mapping[str, str]
 """Names of columns; or names and the SQL that computes each, as Lance's scanners take it."""

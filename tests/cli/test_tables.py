@@ -19,7 +19,7 @@ def test_create_in_words_makes_the_table_that_was_described(run, tmp_path):
         "create", uri, "-C", "id:int64", "-C", "at:timestamp[us]", "-C", "e:float32[4]",
         "-C", "tags:list<string>", "-C", "must:string!", "--key", "id", "--bucket", "id:2",
         "--set", "durable_write=false", "--set", "max_memtable_rows=500",
-        "--set", "fence_ttl=30s", "--json",
+        "--set", "fence_ttl=30s", "--set", "max_memtable_age=none", "--json",
     )  # fmt: skip
     assert ran.status == 0, ran.err
     assert ran.json()["shards"] == 2
@@ -34,6 +34,28 @@ def test_create_in_words_makes_the_table_that_was_described(run, tmp_path):
     assert table.writer_defaults.durable_write is False
     assert table.writer_defaults.max_memtable_rows == 500
     assert table.writer_defaults.fence_ttl_s == 30
+    assert table.writer_defaults.max_memtable_age is None
+
+
+def test_a_table_with_a_shard_for_each_writer_is_made_and_written(run, tmp_path):
+    uri = tmp_path / "events"
+    made = run("create", uri, "-C", "id:int64", "-C", "v:string", "--per-writer", "--json")
+    assert made.status == 0, made.err
+    assert made.json()["shards"] == 0
+    assert weir.open(str(uri)).sharding == weir.PerWriter()
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,v\n1,a\n2,b\n")
+    for _ in range(2):
+        assert run("put", uri, rows).status == 0
+    shards = run("stats", uri, "--json").json()["shards"]
+    assert len(shards) == 1  # the second took the shard that the first one had left
+    assert weir.open(str(uri)).count() == 4
+    both = run("create", tmp_path / "u", "-C", "id:int64", "--per-writer", "--bucket", "id:2")
+    assert (both.status, "--per-writer" in both.err) == (2, True)
+    keyed = run("create", tmp_path / "u", "-C", "id:int64", "--per-writer", "--key", "id")
+    assert (keyed.status, "append-only" in keyed.err) == (1, True)
+    again = run("reshard", uri, "--bucket", "id:2")
+    assert (again.status, "PerWriter" in again.err) == (1, True)
 
 
 def test_expiry_is_set_when_a_table_is_made_shown_and_changed(run, tmp_path):
@@ -182,6 +204,7 @@ def test_clone_and_restore(run, table, tmp_path):
 
 def test_c15_checkpoint_release_lets_go_of_a_deleted_clone_only(run, table, tmp_path):
     copy = tmp_path / "copy"
+    assert run("compact", table.uri).status == 0
     assert run("clone", table.uri, copy).status == 0
     refused = run("checkpoint", "release", table.uri, copy, "--yes")
     assert refused.status == 1
@@ -237,6 +260,20 @@ def test_compact_again_and_again_until_interrupted(run, table, monkeypatch):
     assert pauses == [300.0, 300.0]
 
 
+def test_watching_folds_only_what_is_due(run, table, monkeypatch):
+    def stop(_seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(upkeep, "sleep", stop)
+    waiting = table.stats().generations
+    assert waiting
+    assert "compaction is not due" in run("compact", table.uri, "--watch", "5m").out
+    assert table.stats().generations == waiting
+    monkeypatch.setattr(weir.CompactionPolicy.__init__, "__defaults__", (1, 1, 0, 1))
+    assert "compacted" in run("compact", table.uri, "--watch", "5m").out
+    assert table.stats().generations == 0
+
+
 def test_watching_survives_what_passes_and_nothing_else(run, table, monkeypatch):
     errors = [weir.StoreError("no route"), weir.CommitConflict("lost"), weir.CorruptEntry("torn")]
     monkeypatch.setattr(upkeep, "sleep", lambda _seconds: None)
@@ -245,6 +282,7 @@ def test_watching_survives_what_passes_and_nothing_else(run, table, monkeypatch)
         raise errors.pop(0)
 
     monkeypatch.setattr(weir.Table, "compact", fails)
+    monkeypatch.setattr(weir.CompactionPolicy.__init__, "__defaults__", (1, 1, 0, 1))  # always due
     ran = run("compact", table.uri, "--watch", "5m")
     assert ran.status == 1
     assert ran.err.splitlines() == [
@@ -274,13 +312,6 @@ def test_wal_move(run, table, tmp_path):
     assert run("wal", "move", table.uri, place, "--beside").status == 2
 
 
-def test_bench_measures_and_leaves_nothing(run, tmp_path):
-    ran = run("bench", tmp_path / "scratch", "--seconds", "0.1", "--json")
-    assert ran.status == 0, ran.err
-    assert all(line["per_second"] > 0 for line in ran.json()["lines"])
-    assert list((tmp_path / "scratch").iterdir()) == []
-
-
 def test_doctor_looks_at_the_installation_the_store_and_the_table(run, table, tmp_path):
     found = run("doctor", table.uri, "--json")
     assert found.status == 0
@@ -292,11 +323,11 @@ def test_doctor_looks_at_the_installation_the_store_and_the_table(run, table, tm
 
 
 def test_doctor_fails_for_a_store_that_breaks_its_promises(run, table, monkeypatch):
-    from weir.cli import doctor
+    from weir.store import probe
     from weir.store.probe import Check, ProbeReport
 
     broken = ProbeReport("x", (Check("race of creates", False, 0.1, "2 of 8 won"),))
-    monkeypatch.setattr(doctor, "probe", lambda _store: broken)
+    monkeypatch.setattr(probe, "probe", lambda _store: broken)
     ran = run("doctor", table.uri)
     assert ran.status == 1
     assert "2 of 8 won" in ran.err

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.support.fake_gcs import FakeGcs
 from weir.env import SYSTEM
 from weir.errors import FencedError, PartialWrite
 from weir.store.api import ObjectExists, Store
@@ -97,13 +98,58 @@ def test_s1_the_log_on_another_cloud_than_the_table(table_uri, store_kind, tmp_p
     assert rows(weir.open(table.uri, storage_options=options)) == dict.fromkeys(range(5), "a")
 
 
-def test_a_store_that_ignores_conditions_is_refused_at_create(tmp_path):
-    from weir.testing.fake_gcs import FakeGcs
+class Careless(FakeGcs):
+    keeps_conditions = False
 
-    class Careless(FakeGcs):
-        keeps_conditions = False
 
+def test_a_store_that_ignores_conditions_is_refused_at_create():
     with Careless() as server:
         place = f"{server.make_bucket('b')}/t"
         with pytest.raises(weir.StoreUnsuitable):
             weir.create(place, SCHEMA, primary_key="id", storage_options=server.storage_options())
+
+
+def write_there(table, place):
+    options = table.core.storage_options
+    with weir.open(table.uri, wal_uri=place, storage_options=options).writer() as writer:
+        put(writer, [3], "c")
+
+
+CALLS = {
+    "clone": lambda table, place: table.clone(place),
+    "deep clone": lambda table, place: table.clone(place, deep=True),
+    "log of a clone": lambda table, place: table.clone(f"{table.uri}-2", wal_uri=place),
+    "open": lambda table, place: write_there(table, place),
+    "move_wal": lambda table, place: table.move_wal(place),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_s8_no_log_begins_in_a_store_that_ignores_conditions(tmp_path, call):
+    """Found by an attack: two writers of a clone there were both told that their rows are safe."""
+    with Careless() as server:
+        options = server.storage_options()
+        table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id", storage_options=options)
+        with table.writer() as writer:
+            put(writer, [1], "a")
+        place = f"{server.make_bucket('b')}/t"
+        with pytest.raises(weir.StoreUnsuitable):
+            CALLS[call](table, place)
+        assert server.buckets["b"] == {}
+        assert not (tmp_path / "t-2").exists() or not list((tmp_path / "t-2").rglob("*.json"))
+        assert table.checkpoints() == []
+        with weir.open(table.uri).writer() as writer:
+            put(writer, [2], "b")
+        assert rows(weir.open(table.uri)) == {1: "a", 2: "b"}
+
+
+def test_s8_a_store_is_probed_once_for_all_shards_that_go_there(tmp_path, monkeypatch):
+    probed = []
+    monkeypatch.setattr("weir.log.wal_store.prove", lambda stores, _: probed.append(stores))
+    table = weir.create(
+        str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=weir.Bucket("id", 4)
+    )
+    for _ in range(2):
+        with weir.open(table.uri, wal_uri=str(tmp_path / "wal")).writer() as writer:
+            put(writer, range(20), "a")
+    assert [[store.uri for store in stores] for stores in probed] == [[str(tmp_path / "wal")]]

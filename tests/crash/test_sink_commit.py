@@ -14,6 +14,7 @@ import weir
 from tests.support.dying import Life, die_at_every_write
 from weir.spark.shard_sink import ENTRY_BYTES, Token
 from weir.spark.sink import Sink
+from weir.spark.writers import ShardWriters
 
 SCHEMA = pa.schema([("id", pa.int64()), ("batch", pa.int64())])
 ROWS = 12
@@ -33,6 +34,9 @@ class Here:
     def current(self):
         self.table.core.refresh()
         return self.table
+
+    def writers(self):
+        return ShardWriters(self.table.core)
 
 
 def write_batch(table, number, *, app="query"):

@@ -6,26 +6,28 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import lance
 import pyarrow as pa
+from msgspec import structs
 
 import weir
 import weir.spark
 from tests.docs.blocks import ROOT
 from weir.env import SYSTEM
+from weir.format.paths import log_folder
 from weir.lake.schemas import KEY_POSITION
 from weir.log.site import ShardSite
-from weir.log.stamp import stamp_store_id
-from weir.reading import TableReads
+from weir.log.wal_store import make_folder
 from weir.records.apps import take_app
 from weir.records.checkpoints import Checkpoints
 from weir.records.consumers import Consumer
+from weir.records.keeping import KeepRecords
 from weir.records.lineage import append_lineage, read_lineage
+from weir.records.table import TableRecords
 from weir.shard.tokens import Tokens
 from weir.store.local import LocalStore
 from weir.types import Epoch
@@ -47,9 +49,17 @@ def trees(*folders: str) -> Iterator[tuple[str, ast.Module]]:
 # -- options ---------------------------------------------------------------------------------------
 
 VERBS = {
-    "weir": (weir.connect, weir.create, weir.drop, weir.enable, weir.exists, weir.open),
+    "weir": (
+        weir.connect,
+        weir.create,
+        weir.drop,
+        weir.due,
+        weir.enable,
+        weir.exists,
+        weir.open,
+    ),
     "database": tuple(vars(weir.Database).values()),
-    "table": (*vars(weir.Table).values(), *vars(TableReads).values()),
+    "table": tuple(vars(weir.Table).values()),
     "shard": tuple(vars(weir.Shard).values()),
     "writer": tuple(
         value
@@ -136,16 +146,17 @@ def events() -> dict[str, set[str]]:
 # -- records ---------------------------------------------------------------------------------------
 
 ENCODERS = {
-    "log/stamp.py",
+    "log/wal_store.py",
     "read/snapshot.py",
     "records/apps.py",
     "records/chain.py",
     "records/checkpoints.py",
     "records/consumers.py",
+    "records/keeping.py",
     "records/lineage.py",
     "records/resharding.py",
     "records/table.py",
-    "records/wal_store.py",
+    "records/places.py",
     "shard/tokens.py",
     "upkeep/compact/jobs.py",
     "upkeep/gc/pins.py",
@@ -157,13 +168,16 @@ def encoders() -> set[str]:
     """Modules that encode a JSON record of weir's."""
     found = set()
     for name, tree in trees():
-        for call in ast.walk(tree):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in (
-                "codec.dumps",
-                "RecordCodec",
-            ):
+        for node in ast.walk(tree):
+            is_call = isinstance(node, ast.Call) and ast.unparse(node.func) == "codec.dumps"
+            if is_call or _is_struct(node):
                 found.add(name)
     return found
+
+
+def _is_struct(node: ast.AST) -> bool:
+    bases = [ast.unparse(base) for base in node.bases] if isinstance(node, ast.ClassDef) else []
+    return not {"Record", "codec.Record"}.isdisjoint(bases)
 
 
 def every_record(folder: Path) -> None:
@@ -175,48 +189,70 @@ def every_record(folder: Path) -> None:
     with shard.writer() as writer:
         writer.put_once([{"id": 1}], app="a", version=1)
     table.move_wal(str(folder / "wal"))
+    table.move_wal(str(folder / "wal-2"))
     taken = table.checkpoint("durable", name="n", ttl="1d")
+    table.compact()
+    with shard.writer() as writer:
+        writer.put([{"id": 3}])
+    table.compact()  # a job with SSTables
+    table.gc(min_age=0, kinds=["sstables"])
     with shard.writer(weir.WriterConfig(enable_memtable=False)) as writer:
         writer.put([{"id": 2}])
-    table.compact(fold_wal=True)
-    copy = table.clone(str(folder / "copy"), taken)
+    table.compact()  # a job with a log
+    copy = table.clone(str(folder / "copy"), taken, wal_uri=str(folder / "wal"))
+    table.clone(str(folder / "sharing"))  # which leaves a pin
     copy.restore(copy.checkpoint("all"))
     table.reshard(weir.Bucket("id", 2))
     lineage = read_lineage(copy.core.store)
     assert lineage is not None
-    passed_over = replace(lineage, replay_after={shard.id: 1})
+    passed_over = structs.replace(
+        lineage, replay_after={shard.id: 1}, deep=True, accepted_loss=True
+    )
     append_lineage(copy.core.store, passed_over, SYSTEM.new_id())
+    TableRecords(copy.core.store).update(
+        lambda record: structs.replace(record, finished=(shard.id,)), SYSTEM
+    )
 
     keyed = pa.field("id", pa.int64(), nullable=False, metadata={KEY_POSITION: b"1"})
     adopted = lance.write_dataset(pa.schema([keyed]).empty_table(), str(folder / "adopted"))
     adopted.initialize_mem_wal(unsharded=True, maintained_indexes=[])
     weir.enable(str(folder / "adopted"))
+    weir.drop(weir.create(str(folder / "dropped"), schema, sharding=weir.PerWriter()).uri)
 
     store = LocalStore(table.uri)
     checkpoints = Checkpoints(store)
-    pin = next(c for c in checkpoints.all() if c.owner)
-    checkpoints.narrow(pin)
     checkpoints.mark_deleted(checkpoints.find("before-reshard"))
     consumer = Consumer(store, "c", 60.0)
-    consumer.register({shard.id: 1})
+    consumer.register({shard.id: 1}, SYSTEM.new_id(), 2)
+    consumer.save(
+        {shard.id: 1}, within={shard.id: 1}, expired_through=1.0, snapshot=SYSTEM.new_id(), load=2
+    )
     ended = next(c for c in load_chains(store, "_weir/consumers"))
     assert end_chain(store, ended)
     take_app(store, "a", "query")
+    kept = KeepRecords(store, SYSTEM)
+    kept.succeeded("compact", 1.0)
+    kept.waits("gc", 1.0, "another has it")
+    kept.failed("gc", 2.0, "no route")
+    kept.damaged("torn")
     site = ShardSite(store, store, shard.id, SYSTEM)
     Tokens(site).announce("a", 2, ["0a0b0c0d_gen_1"], epoch=Epoch(1))
-    stamp_store_id(LocalStore(str(folder / "other")), shard.id, "0", table.uri)
+    make_folder(LocalStore(str(folder / "other")), log_folder(shard.id, shard.id), table.uri)
 
 
 def literal_keys() -> set[str]:
-    """Every key in a dict display of a module that encodes records."""
-    return {
-        str(key.value)
-        for _, tree in trees(*ENCODERS)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Dict)
-        for key in node.keys
-        if isinstance(key, ast.Constant)
-    }
+    """Every key in a dict display of a module that encodes records, and every field of one."""
+    nodes = [node for _, tree in trees(*ENCODERS) for node in ast.walk(tree)]
+    shown = [key for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
+    fields = [
+        line.target
+        for node in nodes
+        if isinstance(node, ast.ClassDef) and _is_struct(node)
+        for line in node.body
+        if isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line.annotation)
+    ]
+    keys = {str(key.value) for key in shown if isinstance(key, ast.Constant)}
+    return keys | {ast.unparse(name) for name in fields} - {"settings"}
 
 
 def folders() -> set[str]:
@@ -228,8 +264,7 @@ def folders() -> set[str]:
             .replace("{WEIR}", "_weir")
             .replace("{paths.WEIR}", "_weir")
         )
-        if "bench/" not in path.as_posix():  # it makes a table of its own for a few seconds
-            found.update(re.findall(r"_weir/(shards/\{shard\}/\w+|(?!shards)\w+)", text))
+        found.update(re.findall(r"_weir/(shards/\{shard\}/\w+|(?!shards)\w+)", text))
     return found
 
 
@@ -248,7 +283,7 @@ def record_keys(folder: Path) -> dict[str, set[str]]:
 
 def is_cut(value: Any) -> bool:
     """True for a `ShardCut`, which the page describes in a section of its own."""
-    return isinstance(value, dict) and {"version", "wal_through"} <= value.keys()
+    return isinstance(value, dict) and {"manifest_version", "wal_through"} <= value.keys()
 
 
 def cuts_in(value: Any) -> Iterator[dict[str, Any]]:
@@ -267,8 +302,8 @@ def kind_of(path: Path) -> str | None:
     name = path.as_posix()
     if not path.is_file() or not (name.endswith(".json") or "/load-" in name):
         return None
-    if name.endswith("weir_store_id.json"):
-        return "_mem_wal/{shard}/weir_store_id.json"
+    if name.endswith("weir_owner.json"):
+        return "{table}-{n}/weir_owner.json"
     if "/_weir/" not in name:
         return None
     inside = "_weir/" + name.rpartition("/_weir/")[2]
@@ -276,7 +311,6 @@ def kind_of(path: Path) -> str | None:
     inside = re.sub(r"(checkpoints)/[^/]+$", r"\1/{id}", inside)
     inside = re.sub(r"(consumers)/[^/]+$", r"\1/{name}", inside)
     inside = re.sub(r"(shards)/[^/]+", r"\1/{shard}", inside)
-    inside = re.sub(r"(tables)/[^/]+$", r"\1/{table}.json", inside)
     inside = re.sub(r"(tokens)/[^/]+/load-.*$", r"\1/{app}/load-{id}", inside)
     return re.sub(r"(apps)/[^/]+$", r"\1/{app}.json", inside)
 

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def params():
 
 
 @pytest.mark.parametrize("page", list(params()))
-def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, request):
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, request, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
     if any(map(needs_spark, PAGES[page])):
@@ -55,32 +56,52 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, request):
         if not is_run(block):
             continue
         if block.language == "console":
-            run_console(block, tmp_path)
+            run_console(block, tmp_path, capsys)
             continue
         # Leading blank lines make a traceback show the line number of the page.
         text = "\n" * (block.line - 1) + at_home(block.code, tmp_path)
         exec(compile(text, ROOT / block.page, "exec"), names)
 
 
-def run_console(block: Block, folder: Path) -> None:
-    binaries = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
-    for line in block.code.replace("\\\n> ", "").splitlines():
-        if not line.startswith("$ "):
-            continue
-        command = line[2:].partition("  #")[0].strip()
+def run_console(block: Block, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the commands of a block; what it shows below a command is what the command prints."""
+    for command, shown in commands(block):
+        place = f"{block.page}:{block.line}: {command}"
         if command.startswith("make "):
             check_make(command)
             continue
-        if command.startswith("weir ") and not set(command) & set("|<>&;$`\\"):
-            # The installed command runs the same function, and starting a process takes a second.
-            assert main(shlex.split(command)[1:]) == 0, f"{block.page}:{block.line}: {command}"
-            continue
-        done = subprocess.run(
-            command, shell=True, cwd=folder, env=environment, capture_output=True, text=True,
-            timeout=100, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{block.page}:{block.line}: {command}\n{done.stderr}"
+        capsys.readouterr()
+        printed = run_command(command, folder, place, capsys)
+        if shown:
+            assert steady(printed) == steady(shown), place
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """Each command of a block, and the lines below it."""
+    for part in re.split(r"^\$ ", block.code.replace("\\\n> ", ""), flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        yield command.partition("  #")[0].strip(), shown.strip()
+
+
+def run_command(command: str, folder: Path, place: str, capsys: pytest.CaptureFixture[str]) -> str:
+    if command.startswith("weir ") and not set(command) & set("|<>&;$`\\"):
+        # The installed command runs the same function, and starting a process takes a second.
+        assert main(shlex.split(command)[1:]) == 0, place
+        return capsys.readouterr().out
+    binaries = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True,
+        timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{place}\n{done.stderr}"
+    return done.stdout
+
+
+def steady(text: str) -> list[str]:
+    """The lines without what differs from run to run: how long something took."""
+    text = re.sub(r"[\d.,]+ (?=(?:ms|s|rows/s)\b)", "N ", text.strip())
+    return [line.rstrip() for line in text.replace("N s", "N ms").splitlines()]
 
 
 def check_make(command: str) -> None:

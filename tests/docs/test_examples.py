@@ -1,11 +1,14 @@
 """Every example runs, in an empty folder, and prints what it promises."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import weir
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PRINTS = {
@@ -18,15 +21,42 @@ PRINTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(PRINTS))
-def test_example(name, tmp_path):
+REPLICAS = re.compile(r"(\d+) rows acknowledged, (\d+) in the table, each once; 0 lost")
+
+
+def run(name, folder):
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, str(EXAMPLES / name)], cwd=folder, capture_output=True, text=True,
         timeout=100, check=False, env={**os.environ, "PYTHONWARNINGS": "error::DeprecationWarning"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert PRINTS[name] in done.stdout
+    assert PRINTS.get(name, "") in done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(PRINTS))
+def test_example(name, tmp_path):
+    run(name, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_mirror_in_duckdb_can_be_run_again(tmp_path):
+    for _ in range(3):
+        run("changes_to_duckdb.py", tmp_path)
+
+
+@pytest.mark.slow
+def test_replicas_lose_no_acknowledged_row_when_one_is_killed_and_one_is_rolled(tmp_path):
+    told = REPLICAS.search(run("replicas/run.py", tmp_path))
+    assert told is not None
+    acknowledged, held = map(int, told.groups())
+    table = weir.open(str(tmp_path / "orders"))
+    keys = table.scan(["id"]).to_table()["id"].to_pylist()
+    assert len(keys) == len(set(keys)) == held >= acknowledged >= 180
+    claims = {shard.value: shard.manifest().writer_epoch for shard in table.shards()}
+    assert max(claims.values()) == 2  # the killed and the rolled ones were opened again, once
+    assert {claims[shard] for shard in (2, 5)} == {1}  # of the replica that ran through
 
 
 def test_every_example_is_run_and_short():

@@ -1,5 +1,6 @@
 """What `import weir` shows: one sorted list, each name documented, every signature typed."""
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -45,6 +46,32 @@ def functions() -> Iterator[tuple[str, Callable]]:
 FUNCTIONS = dict(functions())
 
 
+RULE = re.compile(r"\b[A-Z]-\d+[a-z]?\b")
+
+
+def test_no_docstring_of_the_public_surface_cites_a_rule_by_its_number() -> None:
+    """A caller does not know the rules; a comment within the code may cite them."""
+    members = {
+        f"{name}.{attribute}": inspect.getattr_static(found, attribute)
+        for name, found in public()
+        if inspect.isclass(found)
+        for attribute in dir(found)
+        if not attribute.startswith("_")
+    }
+    told = {
+        name: RULE.findall(found.__doc__)
+        for name, found in (dict(public()) | members).items()
+        if isinstance(found.__doc__, str) and RULE.search(found.__doc__)
+    }
+    assert told == {}
+
+
+def test_no_signature_shows_the_inside_of_a_default() -> None:
+    shown = {name: str(inspect.signature(found)) for name, found in FUNCTIONS.items()}
+    assert "env: 'Env' = SYSTEM" in shown["create"]
+    assert [name for name, text in shown.items() if " object at 0x" in text] == []
+
+
 def test_public_names_are_one_sorted_list_without_doubles() -> None:
     assert weir.__all__ == sorted(set(weir.__all__))
 
@@ -72,3 +99,18 @@ def test_no_public_signature_has_any_or_open_options(name: str) -> None:
     if not name.endswith(".__init__"):
         assert signature.return_annotation is not signature.empty, name
         assert not re.search(r"\bAny\b", str(signature.return_annotation)), name
+
+
+def test_no_message_names_a_rule_by_its_code() -> None:
+    code = re.compile(r"\([FGKWCSMLPOX]-\d+[a-z]?\)")
+    for path in sorted(Path(weir.__file__).parent.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts = {
+            node.value.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }  # docstrings, which link the rules
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                told = node.value not in texts and code.search(node.value)
+                assert not told, f"{path.name}:{node.lineno}: {node.value}"

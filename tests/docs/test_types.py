@@ -46,6 +46,7 @@ VALUES: list[tuple[pa.DataType, object]] = [
     (pa.timestamp("s"), NOW.replace(microsecond=0)),
     (pa.timestamp("us"), NOW),
     (pa.timestamp("us", "UTC"), NOW.replace(tzinfo=UTC)),
+    (pa.timestamp("ns"), NOW),
     (pa.duration("us"), timedelta(seconds=1, microseconds=5)),
     (pa.decimal128(20, 2), Decimal("73.25")),
     (pa.decimal256(50, 2), Decimal("73.25")),

@@ -5,6 +5,7 @@ a shard whose log is flushed; on a shard whose log is not, it claims and then fa
 """
 
 from pathlib import Path
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -167,6 +168,29 @@ def test_x1_lancedb_is_refused_after_a_reshard_without_a_claim(tmp_path, to):
     assert ours(weir.open(table.uri)) == theirs(tmp_path) == {1: "lancedb"}
 
 
+def test_x1_lancedb_is_refused_and_pylance_adds_a_shard_where_each_writer_has_one(tmp_path):
+    table = weir.create(str(tmp_path / "t.lance"), SCHEMA, sharding=weir.PerWriter())
+    writer = table.writer()
+    writer.put([{"id": 1, "v": "weir"}])
+    refused(table, opened(tmp_path), (2, "lancedb"), match="no unenforced primary key")
+    with lance.dataset(table.uri).mem_wal_writer(str(uuid4())) as native:
+        native.put(pa.table({"id": [3], "v": ["pylance"]}, schema=SCHEMA))
+        writer.put([{"id": 4, "v": "weir"}])  # fenced by nobody
+        assert set(ours(table)) == {1, 3, 4}
+    assert writer.fenced == ()
+    # A program that takes the shard of a writer does not stop it either.
+    with lance.dataset(table.uri).mem_wal_writer(str(writer.shards[0])) as native:
+        native.put(pa.table({"id": [5], "v": ["pylance"]}, schema=SCHEMA))
+        writer.put([{"id": 6, "v": "weir"}])
+    writer.close()
+    table.compact(fold_wal=True)
+    want = {1: "weir", 3: "pylance", 4: "weir", 5: "pylance", 6: "weir"}
+    assert ours(weir.open(table.uri)) == want
+    found = lance.dataset(table.uri).to_table().to_pylist()
+    assert {row["id"]: row["v"] for row in found} == want
+    assert len(found) == len(want)
+
+
 def test_x1_no_native_writer_starts_beside_a_second_wal_store(tmp_path):
     uri, place = str(tmp_path / "t.lance"), str(tmp_path / "wal")
     table = weir.create(uri, SCHEMA, primary_key="id", wal_uri=place)
@@ -243,7 +267,7 @@ def test_x4_a_handle_that_never_refreshes_loses_no_row_by_a_compaction(tmp_path)
 
 @pytest.fixture
 def rivals(tmp_path: Path, monkeypatch) -> weir.Table:
-    """A table with weir's own shard ids, as 0.1.0 made them, to which LanceDB also wrote."""
+    """A table with weir's own shard ids, to which LanceDB also wrote."""
     monkeypatch.setattr(opening, "FIRST_ROUTING", 1)
     uri = str(tmp_path / "t.lance")
     table = weir.create(uri, SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
@@ -268,8 +292,8 @@ def test_x3_a_rival_is_seen_refused_and_left_alone(rivals, tmp_path, caplog):
     assert rivals.compact().base_version is None
     assert ours(rivals) == found
     with (
-        pytest.raises(weir.InvalidInput, match="weir adopt-shard") as told,
         weir.open(rivals.uri).writer() as writer,
+        pytest.raises(weir.InvalidInput, match="weir adopt-shard") as told,
     ):
         writer.put([{"id": 1, "v": "late"}])
     for shard in (*(r.id for r in rivals.shards() if not r.is_routed),):

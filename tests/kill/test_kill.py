@@ -110,8 +110,8 @@ def check(table, clients):
 
 @pytest.mark.parametrize(
     ("store_kind", "keyed"),
-    [("local", True), ("local", False), ("s3", True), ("s3", False), ("azurite", True)],
-    ids=["local-keyed", "local-append-only", "s3-keyed", "s3-append-only", "azurite-keyed"],
+    [("local", False), ("s3", True), ("azurite", True)],
+    ids=["local-append-only", "s3-keyed", "azurite-keyed"],
     indirect=["store_kind"],
 )
 def test_killed_and_frozen_writers_lose_and_invent_nothing(store_kind, table_uri, keyed, tmp_path):

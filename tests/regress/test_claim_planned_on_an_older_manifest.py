@@ -32,7 +32,7 @@ def test_f7_a_claim_is_of_one_look_at_manifest_and_tip(monkeypatch):
         return position
 
     def newer(step):
-        if step == "claim.settled":
+        if step == "claim.claimed":
             others.append(open_writer(site))
 
     slow = dataclasses.replace(site, env=dataclasses.replace(SYSTEM, failpoint=newer))

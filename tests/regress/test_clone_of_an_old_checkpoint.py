@@ -15,6 +15,7 @@ def test_k1_a_checkpoint_below_the_base_floor_is_cloned(tmp_path):
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:
         put(writer, A, "a")
+    table.compact()
     held = table.checkpoint(scope="all")
     for text in ("b", "c"):
         with table.writer() as writer:

@@ -8,7 +8,7 @@ R for that of a fold of the log. It stopped with "a compaction folded the log". 
 import pytest
 
 from simulator.keepers import ModelRunner
-from tests.rules.test_fast_snapshot import collect_all, keys_of, put
+from tests.rules.test_snapshot_rounds import collect_all, keys_of, put
 from tests.support.hooks import HookStore
 from tests.support.one_shard import KEYED, KEYLESS, open_writer, site_on
 from tests.support.sim_table import core_on

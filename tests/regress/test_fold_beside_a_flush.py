@@ -17,8 +17,10 @@ from weir.errors import CommitConflict
 from weir.format.manifest import SsTable
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
+from weir.read.cache import ReadCache
+from weir.read.survey import survey_shard
 from weir.types import Generation, Position
-from weir.upkeep.compact.logs import open_log, publish_closed
+from weir.upkeep.compact.logs import publish_closed
 from weir.upkeep.compact.run import compact
 
 A, B = range(10), range(5)
@@ -38,8 +40,8 @@ def test_l2_a_fold_does_not_pass_entries_above_one_that_was_flushed_meanwhile(tm
             return
         core = again(table).core
         schema = core.schema()
-        site = core.site(shard.id)
-        entry = next(iter(core.tails.entries(site, first - 1, first, pinned=True)))
+        site = core.log(shard.id).current_site()
+        entry = next(iter(core.attached.of(ReadCache).entries(site, first - 1, first, pinned=True)))
         assert entry.batches, "the entry that holds A"
         info = core.lake.write_sstable(shard.id, "0123abcd_gen_1", entry.batches, schema)
 
@@ -77,13 +79,13 @@ def test_l6_a_log_that_was_discarded_meanwhile_is_not_published(tmp_path):
     with table.shards()[0].writer() as writer:
         for text in "abc":
             put(writer, B, text)
-    manifest = table.shards()[0].manifest()
-    opened = open_log(table.core, manifest)
+    found = survey_shard(table.core, table.shards()[0].id)
+    log = found.log
 
     def discard(current):
-        last = Position(opened.through)
+        last = Position(log.through)
         return replace(current, replay_after=last, last_seen=last), Evidence(covered=last)
 
-    Manifests(opened.site).update(discard, epoch=manifest.writer_epoch)
+    Manifests(log.site).update(discard, epoch=found.manifest.writer_epoch)
     with pytest.raises(CommitConflict):
-        publish_closed(table.core, opened)
+        publish_closed(table.core, found)

@@ -8,7 +8,7 @@ that the log had left (S-3). Found by the simulator's moves.
 import pytest
 
 from simulator.steps import watched
-from tests.support.moments import again, expect, make, put, rows
+from tests.support.moments import again, expect, log_place, make, put, rows
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired
 from weir.format import paths
@@ -16,7 +16,6 @@ from weir.log.fence import claim_shard
 from weir.log.manifests import Manifests
 from weir.log.tip import find_tip
 from weir.log.wal_store import WalMoved
-from weir.records.wal_store import latest_record
 from weir.types import Position
 from weir.upkeep.checkpoint import create
 from weir.upkeep.gc.collect import target_of
@@ -70,7 +69,8 @@ def test_s3_an_old_handle_folds_the_log_where_it_is_now(tmp_path):
 
 def test_s3_an_old_handle_collects_where_the_log_is_now(moved, tmp_path):
     table, _ = moved
-    assert [site.wal.uri for site in target_of(table.core).sites] == [str(tmp_path / "w")]
+    folder = log_place(table).folder
+    assert [site.wal.uri for site in target_of(table.core).sites] == [str(tmp_path / "w" / folder)]
 
 
 def test_s3_an_opener_that_lost_to_a_move_leaves_no_fence_in_the_old_store(tmp_path):
@@ -79,16 +79,16 @@ def test_s3_an_opener_that_lost_to_a_move_leaves_no_fence_in_the_old_store(tmp_p
     shard = table.shards()[0].id
     with table.writer() as writer:
         put(writer, A, "a")
-    late = again(table).core.site(shard)
+    late = again(table).core.log(shard).current_site()
 
     def move(step):
-        if step == "probed" and latest_record(table.core.store, shard).seq == 0:
+        if step == "probed" and log_place(table).seq == 0:
             with again(table, wal_uri=str(tmp_path / "w")).writer() as other:
                 put(other, B, "b")
 
     with pytest.raises(WalMoved):
         claim_shard(watched(late, "claim", move))
-    left = latest_record(table.core.store, shard).after
+    left = log_place(table).after
     assert late.store.head(paths.wal_path(shard, Position(left))) is not None
     assert late.store.head(paths.wal_path(shard, Position(left + 1))) is None
 
@@ -99,7 +99,7 @@ def test_s3_a_log_that_went_away_and_came_back_has_no_hole(tmp_path):
     shard = table.shards()[0].id
     with table.writer() as writer:
         put(writer, A, "a")
-    before = again(table).core.site(shard)
+    before = again(table).core.log(shard).current_site()
     known = Manifests(before).require().last_seen
     for place in (str(tmp_path / "w"), table.uri):
         with again(table, wal_uri=place).writer() as writer:

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.support.loops import BlockedLoop, refuse_in_loops
 from weir import aio
 from weir.errors import InvalidInput, SchemaMismatch, WriterClosed
+from weir.read.scan import Scan
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
@@ -238,12 +240,191 @@ def test_a_writer_that_was_not_entered_says_how(tmp_path):
     asyncio.run(run())
 
 
-def test_every_verb_of_a_table_has_its_like():
-    left_out = {"writer_defaults", "expire", "wal_uri", "shard", "snapshot", "core"}
-    for name, member in vars(weir.Table).items():
-        if name.startswith("_") or name in left_out:
-            continue
-        like = vars(aio.Table)[name]
-        if inspect.isfunction(member) and name != "changes":
-            options = list(inspect.signature(member).parameters)
-            assert list(inspect.signature(like).parameters) == options, name
+FOR_OTHER_LAYERS = {
+    weir.Table: {"core"},
+    Scan: {"narrowed", "stored", "takes_sql"},
+    weir.Changes: {"fetch", "hand_over", "rounds_to_poll", "settle"},
+    weir.TableWriter: {"aput", "adelete", "shard_writers"},
+    weir.Database: set(),
+}
+PAIRS = [
+    (weir.Table, aio.Table),
+    (Scan, aio.Scan),
+    (weir.Changes, aio.Changes),
+    (weir.TableWriter, aio.TableWriter),
+    (weir.Database, aio.Database),
+]
+
+
+def members(kind):
+    return {
+        name: inspect.getattr_static(kind, name)
+        for name in dir(kind)
+        if not name.startswith("_") and name not in FOR_OTHER_LAYERS[kind]
+    }
+
+
+@pytest.mark.parametrize(("kind", "like"), PAIRS, ids=lambda kind: kind.__name__)
+def test_every_verb_parameter_and_property_has_its_like(kind, like):
+    assert len(members(kind)) > 1
+    for name, member in members(kind).items():
+        assert hasattr(like, name), f"{like.__name__}.{name}"
+        if inspect.isfunction(member):
+            wanted = inspect.signature(member).parameters
+            found = inspect.signature(getattr(like, name)).parameters
+            assert list(found) == list(wanted), name
+            for option, parameter in wanted.items():
+                if option not in ("self", "stop"):
+                    assert found[option].default == parameter.default, f"{name}({option}=)"
+
+
+@pytest.mark.parametrize("name", ["create", "open", "enable", "exists", "drop", "connect"])
+def test_every_function_has_its_like(name):
+    found, wanted = inspect.signature(getattr(aio, name)), inspect.signature(getattr(weir, name))
+    assert found.parameters == wanted.parameters
+
+
+def large(first, count=3000):
+    return [row(key) for key in range(first, first + count)]
+
+
+async def every_verb(place):
+    """Call every verb, with small and large inputs."""
+    db = aio.connect(str(place))
+    schema = SEARCHABLE
+    table = await db.create_table("t", schema, primary_key="id", sharding=weir.Bucket("id", 2))
+    assert await db.exists("t")
+    assert await db.tables() == ["t"]
+    assert await db.namespaces() == []
+    assert await aio.exists(table.uri)
+    table = await db.open_table("t")
+    async with table.writer() as writer:
+        await writer.put(row(1))
+        await writer.put(large(0))
+        await writer.put(pa.Table.from_pylist(large(10), schema=SCHEMA))
+        await writer.put(iter(large(20, 5)))
+        await writer.put(row(2), timeout=60)
+        await writer.settled(await writer.put(large(30), wait=False))
+        await writer.put(row(2, "b"), when="incoming.v > current.v")
+        await writer.delete([2])
+        await writer.delete(list(range(2000, 2500)), wait=False)
+        await writer.delete([3], timeout=60)
+        await writer.put_once(large(40), app="a", version=1)
+        await writer.update([row(key, "c") for key in range(100, 1100)])
+        await writer.insert(large(100), on_conflict="skip")
+        await writer.delete_where("id = 5")
+        await writer.update_where("id = $id", {"v": "$v"}, params={"id": 6, "v": "d"})
+        await writer.put(row(6), when="current.v = $v", params={"v": "d"})
+        await writer.flush_wal()
+        await writer.flush()
+        writer.stats()
+    assert (table.wal_uri, table.primary_key) == (None, ("id",))
+    assert table.writer_defaults.durable_write
+    await table.schema()
+    await table.set_expire(None)
+    assert await table.expire() is None
+    await table.add_columns(pa.field("x", pa.int64()))
+    await table.rename_column("x", "y")
+    await table.drop_columns(["y"])
+    await table.create_index("id")
+    await table.create_fts_index("w")
+    assert len(await table.indexes()) == 2
+    await table.drop_index("w_idx")
+    assert await table.count() == await table.scan().count()
+    one = table.scan(filter="id = $id", params={"id": 6})
+    assert await one.count() == await table.count("id = $id", params={"id": 6}) == 1
+    await table.snapshot()
+    await table.shards()
+    await table.shard(1)
+    assert await table.shard_of(row(1)) in await table.shards_of(large(0))
+    assert not await table.refresh()
+    await table.stats()
+    await table.history()
+    checkpoint = await table.checkpoint(name="here")
+    await table.checkpoints()
+    await table.refresh_checkpoint("here", ttl="1d")
+    scan = table.scan(checkpoint="here", filter="id < 900")
+    assert [batch async for batch in scan]
+    await scan.schema()
+    await scan.explain()
+    await scan.to_table()
+    await scan.to_pandas()
+    await scan.to_polars()
+    await scan.to_dataset()
+    await scan.lazy()
+    await scan.loader()
+    await scan.snapshot()
+    await scan.to_reader()
+    await table.get([1, 2], checkpoint=checkpoint)
+    await table.search("v", "a", k=3, checkpoint="here")
+    await table.hybrid_search({"v": "a", "w": "a"}, k=3)
+    await table.sql("select count(*) from t")
+    feed = table.changes(expired=True)
+    assert [change async for change in feed]
+    assert [change async for change in feed.poll()] == []
+    feed = table.changes(consumer="c")
+    await feed.begin()
+    assert [change async for change in feed]
+    await feed.commit()
+    assert [change async for change in table.follow("d", once=True)]
+    await table.drop_consumer("d")
+    await table.clone(str(place / "copy"), checkpoint)
+    await table.compact()
+    await table.gc(dry_run=True)
+    await table.restore("here")
+    await table.delete_checkpoint("here")
+    await table.reshard(weir.Bucket("id", 3))
+    await table.move_wal(str(place / "wal"))
+    await aio.drop(str(place / "copy"))
+    await db.drop_table("t")
+
+
+SEARCHABLE = pa.schema([*SCHEMA, ("w", pa.string())])
+
+
+def test_no_verb_makes_a_request_or_converts_many_rows_in_the_loop(tmp_path, monkeypatch):
+    refuse_in_loops(monkeypatch)
+    asyncio.run(asyncio.wait_for(every_verb(tmp_path), 300))
+
+
+@pytest.mark.parametrize("form", [list, iter, pa.Table.from_pylist])
+def test_the_writer_of_a_shard_converts_many_rows_outside_the_loop(tmp_path, monkeypatch, form):
+    """`TableWriter` did; a put of a shard's writer stopped the loop for as long as it converted."""
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
+    with table.shard(None).writer() as writer:
+        refuse_in_loops(monkeypatch)
+
+        async def run():
+            small, many = await asyncio.gather(
+                writer.aput(row(-1)), writer.aput(form(large(0))), return_exceptions=True
+            )
+            assert (small.done, many.done) == (True, True)
+            with pytest.raises(SchemaMismatch, match="'v'"):
+                await writer.aput([row(1), *large(2), {"id": 5000, "v": 1}])
+
+        asyncio.run(asyncio.wait_for(run(), 60))
+    assert table.count() == 3001
+
+
+def test_the_guard_of_the_loop_bites(tmp_path, monkeypatch):
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
+    refuse_in_loops(monkeypatch)
+
+    async def block():
+        table.count()
+
+    with pytest.raises(BlockedLoop):
+        asyncio.run(block())
+
+
+def test_a_put_that_need_not_be_durable_returns_when_it_is_accepted(tmp_path):
+    async def run():
+        table = await make(tmp_path / "t")
+        config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+        async with table.writer(config) as writer:
+            buffered = await writer.put(row(1))
+            assert not buffered.done
+            assert (await writer.put(row(2), wait=True)).done
+        assert set(await read(table)) == {1, 2}
+
+    asyncio.run(run())

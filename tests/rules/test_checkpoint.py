@@ -258,6 +258,20 @@ def test_k3_a_wal_only_writer_is_told_what_to_do(tmp_path):
         assert rows(table, checkpoint=table.checkpoint(scope="durable")) == expect((A, "a"))
 
 
+def test_k3_a_wal_only_writer_whose_log_holds_no_rows_needs_no_flush(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.shard(0).writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        empty = table.checkpoint("all")  # its log holds only the fence of its claim
+        put(writer, A, "a")
+        with pytest.raises(WalOnlyMode, match="close it first"):
+            table.checkpoint("all")
+        put(writer, B, "b")  # not fenced
+        assert rows(table, checkpoint=empty) == {}
+    made = table.checkpoint("all")
+    assert made.shards[0].closed
+    assert rows(table) == rows(table, checkpoint=made) == expect((A, "a"), (B, "b"))
+
+
 def test_k4_detached_next_to_a_live_writer_has_acknowledged_rows_and_disturbs_nobody(tmp_path):
     table = make(tmp_path / "t")
     config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
@@ -298,28 +312,33 @@ def test_k4_a_claim_between_manifest_and_tip_is_noticed(tmp_path):
 
     manifests.latest_with_floors = claim_after
     made = other.checkpoint(scope="durable")
-    site = other.core.site(shard.id)
+    site = other.core.log(shard.id).current_site()
     tailer = weir.WalTailer(other.shards()[0])
     entries = tailer.read_range(made.shards[0].replay_after, made.shards[0].wal_through)
     assert all(entry.epoch <= made.shards[0].epoch for entry in entries), site
 
 
-def test_k4_scope_all_without_a_writer_flushes_the_gap_and_fences_only_if_rows_are_in_it(tmp_path):
+def test_w3_a_gap_of_fences_is_closed_without_a_claim(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.shards()[0].writer() as writer:
+        empty = again(table).checkpoint("all")
+        assert empty.shards[0].closed
+        assert empty.shards[0].epoch == writer.epoch
+        put(writer, A, "a")
+
+
+def test_k4_scope_all_without_a_writer_flushes_the_rows_in_the_gap_and_fences(tmp_path):
     table = make(tmp_path / "t", 1)
     with table.shards()[0].writer() as writer:
         other = again(table)
-        empty = other.checkpoint("all")
-        assert empty.shards[0].closed
-        assert empty.shards[0].epoch == writer.epoch
-        put(writer, A, "a")  # a gap of fences was closed without a claim (W-3)
+        put(writer, A, "a")
         full = other.checkpoint("all")
         assert full.shards[0].closed
         assert full.shards[0].epoch == writer.epoch + 1
         assert rows(other, checkpoint=full) == expect((A, "a"))
         with pytest.raises(weir.FencedError):
             put(writer, B, "b")
-        with pytest.raises(weir.FencedError):
-            writer.close()
+        writer.close()
 
 
 # -- K-5 and G-2 -----------------------------------------------------------------------------------

@@ -125,15 +125,18 @@ POINTS = pa.schema(
         ("id", pa.int64()),
         ("c", pa.int64()),
         ("p", pa.struct([("a", pa.int64()), ("b", pa.utf8())])),
+        ("v", pa.list_(pa.float32(), 2)),
     ]
 )
 
 
 @pytest.mark.parametrize("change", ["rename", "drop", "add", "swap"])
-def test_a_writers_own_reads_keep_the_columns_it_was_opened_with(tmp_path, change):
+def test_a_writer_reads_under_the_columns_it_was_opened_with_or_says_so(tmp_path, change):
     """Base, SSTable and MemTable, while the base's columns change under it."""
     table = weir.create(str(tmp_path / "t"), POINTS, primary_key="id")
-    rows = [{"id": i, "c": 10 * i, "p": {"a": i, "b": str(i)}} for i in range(6)]
+    rows = [
+        {"id": i, "c": 10 * i, "p": {"a": i, "b": str(i)}, "v": [float(i), 0.0]} for i in range(6)
+    ]
     with table.writer() as first:
         first.put(rows[:2])
     table.compact()
@@ -152,17 +155,30 @@ def test_a_writers_own_reads_keep_the_columns_it_was_opened_with(tmp_path, chang
     else:
         base.alter_columns({"path": "c", "name": "old"})
         base.add_columns(pa.schema([("c", pa.int64())]))
-    wanted = [r | ({"c": None} if change == "drop" and r["id"] < 2 else {}) for r in rows]
 
-    def check(reads):
-        found = reads.scan().read_all().to_pylist()
-        assert sorted(found, key=lambda r: r["id"]) == wanted
-        some = reads.scan(columns=["c"], filter="c >= 10 and p.a < 5").read_all()["c"].to_pylist()
-        assert sorted(some) == [r["c"] for r in wanted if r["c"] and r["c"] >= 10 and r["id"] < 5]
-        assert reads.get([0, 1, 3, 5, 9]).to_pylist() == [wanted[i] for i in (0, 1, 3, 5)]
-        assert reads.get([1], columns=["c"]).to_pylist() == [{"c": wanted[1]["c"]}]
+    def search():
+        return writer.search("v", [0.0, 0.0], k=9, columns=["id", "c"])
 
-    check(writer)
+    calls = (
+        lambda: writer.scan(),
+        lambda: writer.get([5]),
+        search,
+        lambda: writer.insert([rows[5]]),
+        lambda: writer.put([rows[5]], when="current.c = 50"),
+        lambda: writer.delete_where("c = 7"),
+    )
+    if change == "add":
+        found = writer.scan().read_all().to_pylist()
+        assert sorted(found, key=lambda r: r["id"]) == rows
+        some = writer.scan(columns=["c"], filter="c >= 10 and p.a < 5").read_all()["c"].to_pylist()
+        assert sorted(some) == [10, 20, 30, 40]
+        assert writer.get([0, 1, 3, 5, 9]).to_pylist() == [rows[i] for i in (0, 1, 3, 5)]
+        assert writer.get([1], columns=["c"]).to_pylist() == [{"c": 10}]
+        assert sorted(search()["id"].to_pylist()) == [0, 1, 2, 3, 4, 5]
+    else:
+        for call in calls:
+            with pytest.raises(CommitConflict, match="open a new writer"):
+                call()
     writer.put([rows[5]])
     writer.close()
     other = weir.open(table.uri)
@@ -210,3 +226,32 @@ def test_a_table_without_a_key_whose_sharding_column_was_renamed_says_so(tmp_pat
     with other.writer() as writer:
         writer.put([{"id": 3, "renamed": 3}])
     assert sorted(r["renamed"] for r in other.scan().to_table().to_pylist()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("where", ["base", "memtable"])
+def test_an_open_writer_does_not_null_columns_that_were_added(table, where):
+    with table.writer() as first:
+        first.put([{"id": n, "c": n} for n in (1, 2, 3)])
+    table.compact()
+    writer = table.writer()
+    if where == "memtable":
+        writer.put([{"id": 1, "c": 1}])
+    assert writer.update([{"id": 1, "c": 5}]).updated == 1
+    base = lance.dataset(table.uri)
+    base.add_columns(pa.schema([("note", pa.string())]))
+    base.update({"note": "'filled'"})
+    with pytest.raises(CommitConflict, match=r"\['note'\].*Open a new writer"):
+        writer.update([{"id": 2, "c": 6}])
+    with pytest.raises(CommitConflict, match=r"\['note'\].*Open a new writer"):
+        writer.update([{"id": 9, "c": 6}], missing="insert")
+    with pytest.raises(weir.WeirError, match=r"\['note'\].*Open a new writer"):
+        writer.update_where("c = 3", {"c": "7"})
+    # What writes whole rows of the caller's goes on.
+    assert writer.put([{"id": 3, "c": 8}], when="current.c = 3").updated == 1
+    assert writer.insert([{"id": 4, "c": 4}]).inserted == 1
+    writer.close()
+    with weir.open(table.uri).writer() as writer:
+        assert writer.update([{"id": 2, "c": 6}]).updated == 1
+        assert writer.update_where("id = 2", {"c": "c + 1"}).updated == 1
+    rows = {row["id"]: (row["c"], row["note"]) for row in table.scan().to_table().to_pylist()}
+    assert rows == {1: (5, None), 2: (7, "filled"), 3: (8, None), 4: (4, None)}

@@ -1,5 +1,6 @@
 """L-6: by default a compaction folds every log whose rows no writer keeps in memory."""
 
+import threading
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -9,7 +10,12 @@ import pyarrow as pa
 import pytest
 
 import weir
-from weir.upkeep.compact.run import CompactionPolicy
+from tests.support.seaweed import SeaweedServer
+from weir.format.manifest import ShardManifest
+from weir.read.survey import ShardSurvey
+from weir.routing.core import Core
+from weir.upkeep.compact import run
+from weir.upkeep.compact.policy import CompactionPolicy
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
 WAL_ONLY = weir.WriterConfig(enable_memtable=False)
@@ -38,9 +44,13 @@ def test_l6_what_writers_without_a_memtable_left_is_folded_unasked(
         with table.shard(0).writer(WAL_ONLY) as writer:
             writer.put(rows(start))
             writer.put(rows(start + 3))
-    assert CompactionPolicy(entries=2).due(table) is not None or not keyed
+    assert "log entries" in str(CompactionPolicy(entries=2).due(table))
+    assert "bytes" in str(CompactionPolicy(bytes=1).due(table))
+    assert "waited" in str(CompactionPolicy(age=0).due(table))
+    assert CompactionPolicy().due(table) is None
     report = table.compact()
     assert (report.rows_written, report.notes) == (12, [])
+    assert CompactionPolicy(age=0, entries=1).due(table) is None
     assert seen(table, "base") == seen(table) == Counter([*range(6), *range(10, 16)])
     # Later writers continue above the rows in the base, and their rows are folded too.
     with table.shard(0).writer(WAL_ONLY) as writer:
@@ -60,13 +70,15 @@ def test_l6_a_live_writer_without_a_memtable_goes_on_beside_a_fold(
     table = make(tmp_path, keyed=keyed)
     with table.shard(0).writer(WAL_ONLY) as writer:
         writer.put(rows(0))
+        writer.put(rows(20))
         report = weir.open(table.uri).compact()
         # Without a key, entries of the generation being filled look the same as later ones.
         assert report.rows_written == (3 if keyed else 0)
-        assert keyed or "did not close" in report.notes[0]
+        assert ("until its writer closes" if keyed else "did not close") in report.notes[0]
         writer.put(rows(10))
     table.compact()
-    assert seen(table, "base") == seen(table) == Counter([*range(3), *range(10, 13)])
+    wanted = Counter([*range(3), *range(10, 13), *range(20, 23)])
+    assert seen(table, "base") == seen(table) == wanted
 
 
 @pytest.mark.parametrize("keyed", [True, False])
@@ -103,3 +115,62 @@ def test_l6_a_writer_that_left_does_not_speak_for_its_successor(tmp_path: Path) 
         assert seen(weir.open(table.uri)) == Counter([*range(3), *range(10, 13), *range(20, 23)])
     table.compact()
     assert seen(table, "base") == Counter([*range(3), *range(10, 13), *range(20, 23)])
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("config", [None, WAL_ONLY], ids=["MemTable", "WAL-only"])
+def test_l6_a_fold_of_all_logs_fences_their_writers(
+    tmp_path: Path, config: weir.WriterConfig | None, keyed: bool
+) -> None:
+    """One word, one meaning: on every table, of every writer whose log holds rows."""
+    table = make(tmp_path, keyed=keyed)
+    writer = table.shard(0).writer(config)
+    writer.put(rows(0))
+    report = weir.open(table.uri).compact(fold_wal=True)
+    assert (report.rows_written, report.notes) == (3, [])
+    assert seen(weir.open(table.uri), "base") == Counter(range(3))
+    with pytest.raises(weir.FencedError):
+        writer.put(rows(10))
+    assert seen(weir.open(table.uri)) == Counter(range(3))
+
+
+def test_l6_a_fold_of_all_logs_fences_nobody_whose_log_is_empty(tmp_path: Path) -> None:
+    table = make(tmp_path, keyed=True)
+    with table.shard(0).writer(WAL_ONLY) as writer:
+        assert not weir.open(table.uri).compact(fold_wal=True).rows_written
+        writer.put(rows(0))
+    assert seen(table) == Counter(range(3))
+
+
+def test_l6_the_report_counts_the_entries_that_left_the_log(tmp_path: Path) -> None:
+    """Entries of the generation that a writer is filling stay, and are not counted."""
+    config = weir.WriterConfig(enable_memtable=False, max_memtable_rows=6)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, writer_defaults=config)
+    with table.shard(0).writer() as writer:
+        for start in range(0, 50, 3):
+            writer.put(rows(start))
+        before = table.shards()[0].manifest().replay_after
+        report = weir.open(table.uri).compact()
+        after = table.shards()[0].manifest().replay_after
+        assert 0 < report.wal_entries == after - before
+        assert "stay in the log" in report.notes[0]
+        assert CompactionPolicy(age=0, entries=1).due(table) is None, "nothing that could be folded"
+
+
+def test_l6_the_logs_of_several_shards_are_published_at_the_same_time(
+    s3: SeaweedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, a compaction of many shards took the sum of their requests."""
+    uri, options = f"s3://weir-test/{uuid.uuid4().hex}", s3.storage_options()
+    table = weir.create(uri, SCHEMA, sharding=weir.Bucket("id", 4), storage_options=options)
+    with table.writer(WAL_ONLY) as writer:
+        writer.put(rows(0, 100))
+    together = threading.Barrier(4, timeout=10)
+    publish = run.publish_closed
+
+    def met(core: Core, one: ShardSurvey) -> ShardManifest:
+        together.wait()
+        return publish(core, one)
+
+    monkeypatch.setattr(run, "publish_closed", met)
+    assert weir.open(uri, storage_options=options).compact().rows_written == 100

@@ -1,4 +1,4 @@
-"""Puts of threads to several shards are gathered over all shards, on a simulated machine.
+"""Threads that put to several shards of one writer, on a simulated machine.
 
 Each seed gives another order of the threads. A waiter that is not woken checks again after
 `PATIENCE_SECONDS`; time is virtual and advances a microsecond per step, so a story that takes
@@ -59,9 +59,9 @@ class Story:
     seconds = 0.0
     """How long the store takes for an entry."""
     strikes = 0.0
-    """How often a thread is interrupted: at the store, in a wait, or as it begins to lead."""
-    pumped = 0.2
-    """The share of puts without a waiting caller, which the pump leads."""
+    """How often a thread is interrupted: at the store, or in a wait."""
+    unattended = 0.2
+    """The share of puts without a waiting caller."""
     crush = 0.25
     """The share of puts that go to the first shard."""
 
@@ -94,31 +94,18 @@ class Story:
             ShardWriter.open(self.site(shard), schema=KEYED, lake=lake, crowd=self.crowd)
             for shard in SHARDS
         ]
-        for writer in self.writers:
-            self._strike_leaders(writer._group)
         self.began = self.scheduler.now
         threads = [self.start(lambda n=n: self.put_some(n)) for n in range(THREADS)]
         threads += self.others()
         for thread in threads:
             thread.join()
         self.took = self.scheduler.now - self.began
-        assert self.crowd.waking == 0
-        assert self.crowd.leader is None
         self.strikes = 0.0
         for writer in self.writers:
             if not writer.fenced:
                 writer.close()
         for key, ack in self.unwaited:
             (self.refused if ack.error else self.acknowledged).append(key)
-
-    def _strike_leaders(self, group: Any) -> None:
-        real = group._lead
-
-        def lead() -> None:
-            self.strike_me()
-            real()
-
-        group._lead = lead
 
     def start(self, run: Any, name: str = "putter") -> Any:
         return self.actor.env.threads.start(run, name=name)
@@ -133,7 +120,7 @@ class Story:
             key = thread * PUTS + number
             writer = self.writers[0] if self.rng.random() < self.crush else self.rng.choice(rest)
             try:
-                if self.rng.random() < self.pumped:
+                if self.rng.random() < self.unattended:
                     self.unwaited.append((key, writer.put([{"k": key, "v": key}], wait=False)))
                 else:
                     writer.put([{"k": key, "v": key}])
@@ -178,15 +165,16 @@ class Story:
 class Waited(Story):
     """Every put is waited for."""
 
-    pumped = 0.0
+    unattended = 0.0
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_threads_of_all_shards_are_gathered_on_a_store_that_answers_at_once(seed: int) -> None:
-    """With eight threads 2.6 to 3.1 puts per entry; 1.5 to 1.9 if each shard gathers alone."""
+def test_shards_take_turns_on_a_store_that_answers_at_once(seed: int) -> None:
+    """Entries are written one after the other. Several at once would hold 1.9 puts each, not 2.2;
+    with real threads, sixteen of them, 4.0 and not 6.1."""
     story = Waited(seed).run()
     story.check_outcomes()
-    assert len(story.acknowledged) / len(story.entries) > 2.4
+    assert story.store.most_at_once <= 2  # a thread that finds nothing under way takes no turn
     assert story.took < PATIENCE_SECONDS
 
 
@@ -249,7 +237,7 @@ class Hanging(Story):
 
     def at_store(self, shard: str) -> None:
         super().at_store(shard)
-        if shard == str(SHARDS[0]) and len(self.acknowledged) > THREADS * PUTS // 2:
+        if shard == str(SHARDS[0]) and len(self.acknowledged) > THREADS:
             self.actor.env.clock.sleep(1000.0)
 
     def put_some(self, thread: int) -> None:

@@ -1,6 +1,7 @@
 """F-1 to F-13: one writer per shard, enforced by the store itself."""
 
 import threading
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -107,11 +108,16 @@ def test_f2_the_fence_goes_above_positions_a_checkpoint_refers_to(bench: Bench) 
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("replay_after", 1), ("last_seen", 2), ("current_generation", 1), ("version", 9)],
+    ("field", "value", "broken"),
+    [
+        ("replay_after", 1, "R must not fall"),
+        ("last_seen", 8, "L must not fall"),
+        ("current_generation", 1, "generations must not fall"),
+        ("version", 9, "versions must rise by one"),
+    ],
 )
 def test_f3_a_manifest_that_goes_back_is_refused_before_it_reaches_the_store(
-    bench: Bench, field: str, value: int
+    bench: Bench, field: str, value: int, broken: str
 ) -> None:
     appender = bench.open()
     for i in range(3):
@@ -120,12 +126,17 @@ def test_f3_a_manifest_that_goes_back_is_refused_before_it_reaches_the_store(
     manifests = bench.manifests()
     current = manifests.require()
     current = manifests.commit(
-        replace(current, version=Version(current.version + 1), current_generation=3),
+        replace(
+            current,
+            version=Version(current.version + 1),
+            last_seen=Position(9),
+            current_generation=3,
+        ),
         current,
         Evidence(renumbers=True),
     )
     before = len(bench.faults.events("write"))
-    with pytest.raises(RuleBroken):
+    with pytest.raises(RuleBroken, match=broken):
         manifests.commit(
             replace(current, **{"version": Version(current.version + 1), field: value}),
             current,
@@ -378,6 +389,7 @@ def test_f10_one_put_in_flight_however_many_threads_append() -> None:
             flying += 1
             worst = max(worst, flying)
         try:
+            time.sleep(0)  # where a slow store lets other threads run
             inner(path, data)
         finally:
             with lock:
@@ -431,7 +443,9 @@ def test_f12_fences_are_invisible_to_readers_of_rows(bench: Bench) -> None:
     for i in range(6):
         bench.open().append(bench.rows(i))
         bench.open()
-    rows = [i for e in WalTailer(bench) for b in e.batches for i in b.column("id").to_pylist()]
+    seen = list(WalTailer(bench))
+    assert not any(entry.is_fence for entry in seen)
+    rows = [i for e in seen for b in e.batches for i in b.column("id").to_pylist()]
     assert rows == list(range(6))
     assert sum(entry.is_fence for entry in WalTailer(bench, fences=True)) == 12
     assert WalTailer(bench).read(1).is_fence

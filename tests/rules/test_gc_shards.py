@@ -6,6 +6,7 @@ import pytest
 import weir
 from weir.format import paths
 from weir.testing.fault_store import FaultStore
+from weir.upkeep.gc import records as gc_records
 from weir.upkeep.gc import shard as gc_shard
 from weir.upkeep.gc.collect import collect, target_of
 
@@ -122,3 +123,50 @@ def test_deletions_of_all_shards_share_requests(tmp_path):
     report, trace = traced(table, kinds=["wal", "manifests"])
     assert report.kind("wal").deleted >= 6
     assert len(doomed(trace)) == 2, "one for each kind"
+
+
+@pytest.mark.parametrize("min_age", [0, 0.001, 3600])
+def test_g10_a_dry_run_lists_what_the_real_run_deletes(tmp_path, min_age):
+    """What pruning frees included; and what pruning supersedes, which a real run keeps."""
+    table = flushed(tmp_path / "t", 2)
+    dry = weir.open(table.uri).gc(min_age=min_age, dry_run=True)
+    real = weir.open(table.uri).gc(min_age=min_age)
+    assert dry.kinds == real.kinds
+    assert (dry.pruned, dry.deleted) == (real.pruned, real.deleted)
+    assert bool(real.kinds["sstables"].deleted) == (min_age == 0)
+
+
+def test_g10_a_shard_that_fails_does_not_stop_the_others(tmp_path):
+    table = flushed(tmp_path / "t", 2)
+    broken, other = table.shards()
+    latest = paths.manifest_path(broken.id, broken.manifest().version)
+    table.core.store.put(latest, b"\xff\xff")
+    report = weir.open(table.uri).gc(min_age=0)
+    assert [str(broken.id) in error for error in report.errors] == [True]
+    assert report.kinds["manifests"].deleted
+    assert other.manifest().version > 1
+
+
+def test_g10_progress_never_says_more_than_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(gc_records, "LEFTOVERS", {paths.PROBE: 0.0})
+    table = flushed(tmp_path / "t", 2)
+    told = []
+    for number in range(3):
+        table.core.store.put(f"{paths.PROBE}/{number}", b"x")
+    report = collect(
+        target_of(table.core),
+        0,
+        120,
+        progress=lambda kind, done, total: told.append((kind, done, total)),
+        keep_first_entries=False,
+    )
+    assert report.ok
+    assert ("leftovers", 3, 3) in told
+    assert all(0 < done <= total for _, done, total in told), told
+
+
+def test_g9_the_report_says_why_the_end_of_the_log_stays(tmp_path):
+    table = flushed(tmp_path / "t", 1)
+    kept = table.gc(min_age=0).kinds["wal"].kept
+    assert kept["end of the log"] == 1
+    assert kept["not yet in an SSTable"] == 0

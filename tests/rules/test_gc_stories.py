@@ -45,7 +45,7 @@ if said["kind"] == "weir":
     table = weir.open(said["uri"], storage_options=said["options"])
     config = weir.WriterConfig(fence_ttl=said["fence_ttl"])
     # A lock is switched off on purpose: the table itself would refuse such a writer.
-    object.__setattr__(table.core.record.writer_defaults, "fence_ttl", config.fence_ttl)
+    table.core.record.settings["fence_ttl"] = config.fence_ttl
     w = table.shards()[0].writer(config)
     w.put(rows(1))
     ready()
@@ -180,9 +180,12 @@ def test_g7_a_put_that_travels_past_the_collection(table, store_kind, fence_ttl)
 
     class Place:
         schema_for_writing = shard.schema_for_writing
+        writer_defaults = shard.writer_defaults
+
+        def site_for_writing(self, _schema):
+            return site
 
     place = Place()
-    place.site = site
     a = WalAppender.open(place)
     gate = faults.on("put_if_absent", paths.wal_path(shard.id, Position(2))).pause()
     batch = pa.RecordBatch.from_pylist(

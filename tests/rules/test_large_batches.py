@@ -13,6 +13,7 @@ from weir.log.site import ShardSite
 from weir.shard.large_batch import LargeBatch
 from weir.shard.tokens import Tokens
 from weir.spark.shard_sink import ShardSink, Token
+from weir.spark.writers import ShardWriters
 
 STEPS = ("logged", "written", "announced", "published")
 ROWS = {k: f"v{k}" for k in range(10)}
@@ -29,7 +30,7 @@ def batch(rows: dict[int, str]) -> pa.RecordBatch:
 def write(table: weir.Table, rows: dict[int, str], number: int = 1) -> ShardSink:
     """Add the rows one by one, three to a chunk."""
     size = batch({0: "v0"}).nbytes * 3
-    sink = ShardSink(table.core, 0, Token("app", number), entry_bytes=size)
+    sink = ShardSink(ShardWriters(table.core), 0, Token("app", number), entry_bytes=size)
     for key, value in rows.items():
         sink.add(batch({key: value}))
     return sink

@@ -6,7 +6,7 @@ import pytest
 import weir
 from tests.support.tables import count_requests
 from weir.merge.levels import MemView
-from weir.read import reader as reader_module
+from weir.read import common
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import take_snapshot
 
@@ -81,7 +81,7 @@ def test_l2_what_many_shards_hold_is_one_level(tmp_path):
 
 def test_l2_older_rows_stay_behind_a_level_that_is_too_large_to_join(tmp_path, monkeypatch):
     """A shard's newest SSTable is large: the older rows behind it must not come before it."""
-    monkeypatch.setattr(reader_module, "PART_ROWS", 40)
+    monkeypatch.setattr(common, "PART_ROWS", 40)
     table = make(tmp_path / "t", 2)
     with table.writer() as writer:
         put(writer, range(20), 0)

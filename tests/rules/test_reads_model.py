@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.read_model import KINDS, LEVELS, History
 
-HISTORIES = int(os.environ.get("WEIR_READ_HISTORIES", "8"))
+HISTORIES = int(os.environ.get("WEIR_READ_HISTORIES", "5"))
 STEPS = 12
 READS = 4
 

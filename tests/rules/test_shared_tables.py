@@ -3,6 +3,7 @@
 With LanceDB itself: `tests/interop/test_lancedb.py`.
 """
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -20,6 +21,7 @@ from weir.format.manifest import Status
 from weir.format.sharding import FIRST_ROUTING, field_entries, shard_id
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.rules import Evidence
+from weir.read.snapshot import Snapshot
 from weir.records.table import TableRecords
 from weir.routing import opening
 from weir.routing.core import first_manifest
@@ -104,7 +106,7 @@ def test_x1_an_adopted_table_begins_with_the_first_routing(tmp_path):
     lance.write_dataset(data, str(tmp_path / "t"))
     table = weir.enable(str(tmp_path / "t"), primary_key="id")
     record = TableRecords(table.core.store).load()
-    assert (record.format, record.routing_version, record.maintain_all) == (2, 0, True)
+    assert (record.routing_version, record.maintain_all) == (0, True)
     assert specs(table) == [1]
     assert table.core.schema().unmarked == []  # columns are marked before the first write
 
@@ -123,6 +125,27 @@ def test_x5_an_entry_that_names_no_sharding_is_left_as_it_is(tmp_path):
     assert before is not None
     assert after is not None
     assert replace(after, compacted={}) == before
+
+
+def test_c18_a_dataset_is_adopted_with_a_shard_for_each_writer(
+    tmp_path,
+):
+    for name, has_entry in (("with", True), ("without", False)):
+        place = str(tmp_path / name)
+        dataset = lance.write_dataset(SCHEMA.empty_table(), place)
+        if has_entry:
+            dataset.initialize_mem_wal()
+        table = weir.enable(place, sharding=weir.PerWriter())
+        with table.writer() as writer:
+            writer.put([{"id": 1, "v": "a"}])
+        table.compact()
+        assert specs(table) == []
+        assert weir.open(place).count() == 1
+    keyed = str(tmp_path / "keyed")
+    lance.write_dataset(SCHEMA.empty_table(), keyed)
+    with pytest.raises(weir.InvalidInput, match="append-only"):
+        weir.enable(keyed, primary_key="id", sharding=weir.PerWriter())
+    assert not weir.exists(keyed)
 
 
 def unnamed(table: weir.Table, value: int) -> None:
@@ -229,7 +252,7 @@ def beside(request, tmp_path, monkeypatch) -> tuple[weir.Table, UUID]:
     """A table of two buckets, and another program's shard that takes rows of bucket 0."""
     sharding = weir.Bucket("id", 2)
     if request.param == "named by LanceDB":
-        monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # as in tables made by 0.1.0
+        monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # ids of its own, not LanceDB's
         rival = shard_id(sharding, 0, FIRST_ROUTING)
     else:
         rival = uuid4()
@@ -270,6 +293,33 @@ def test_x3_writers_of_the_value_are_refused_and_others_go_on(beside):
     assert table.core.log(routed).manifests.require().writer_epoch == epoch, "nobody claimed it"
 
 
+@pytest.mark.parametrize("at", ["now", "a checkpoint"])
+def test_x3_parts_of_a_snapshot_beside_a_rival_have_each_key_once(tmp_path, at):
+    """L-2: a worker or a task that read a shard alone returned keys of the rival as well."""
+    sharding = weir.Bucket("id", 2)
+    table = make(tmp_path, sharding)
+    rival = uuid4()
+    entries = field_entries(sharding, 0, None)
+    table.core.log(rival).manifests.create(first_manifest(rival, 1, entries))
+    with table.writer() as writer:  # rows of the same keys in both, none of them in the base
+        writer.put([{"id": n, "v": "ours"} for n in range(8)])
+        with Shard(weir.open(table.uri).core, rival, None, is_routed=False).writer() as theirs:
+            theirs.put([{"id": n, "v": "theirs"} for n in zeroes()])
+    pinned = table.checkpoint() if at == "a checkpoint" else None
+    handle = weir.open(table.uri)
+    loader = pickle.loads(pickle.dumps(handle.scan(checkpoint=pinned).loader()))
+    assert handle.count(checkpoint=pinned) == 8
+    for workers in (1, 2, 3):
+        parts = [loader.part(index, workers) for index in range(workers)]
+        found = [row for part in parts for batch in part for row in batch.to_pylist()]
+        assert sorted(row["id"] for row in found) == list(range(8))
+        assert {row["id"]: row["v"] for row in found} == {
+            row["id"]: row["v"] for row in handle.scan(checkpoint=pinned).to_table().to_pylist()
+        }
+    again = Snapshot.from_json(loader.snapshot.to_json())
+    assert again.overlapping == loader.snapshot.overlapping == {rival}
+
+
 def test_x3_a_rival_of_an_identity_value_is_found_by_the_first_writer(tmp_path):
     table = make(tmp_path, weir.Identity("id"))
     with table.writer() as writer:
@@ -288,7 +338,7 @@ def test_x3_a_rival_of_an_identity_value_is_found_by_the_first_writer(tmp_path):
 def test_x3_a_rival_of_lancedbs_name_is_seen_by_a_writer_that_was_there_before(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # as in tables made by 0.1.0
+    monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # ids of its own, not LanceDB's
     sharding = weir.Bucket("id", 2)
     table = make(tmp_path, sharding)
     with table.writer() as writer:

@@ -12,6 +12,7 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 import weir
 from tests.support.moments import expect, make, put, rows
@@ -74,8 +75,6 @@ class World:
 
     def hostile(self, rng):
         """A value that tries to lead elsewhere, or to break the code that reads it."""
-        shard = self.other.shards()[0].id
-        stamp = json.loads((self.root / "other-wal" / paths.store_id_path(shard)).read_bytes())
         return rng.choice(
             [
                 str(self.root / "other"),
@@ -90,7 +89,7 @@ class World:
                 "s3://evil.example/x",
                 "abfss://c@evil.dfs.core.windows.net/x",
                 str(self.held.id),
-                stamp["store_id"],
+                self.other.core.record.wal_folder,
                 str(self.other.core.record.table_id),
                 str(uuid4()),
                 "0badc0de_gen_1",
@@ -145,7 +144,7 @@ def change_manifest(world, rng):
     path = max(found, key=lambda p: paths.parse_manifest_name(p.name) or 0)
     manifest = decode_manifest(path.read_bytes(), path=str(path))
     name = rng.choice(["../../../other", "..", "/etc", "%2e%2e", "wal", "0badc0de_gen_1", "a/b"])
-    tables = tuple(dataclasses.replace(t, path=name) for t in manifest.sstables)
+    tables = tuple(structs.replace(t, path=name) for t in manifest.sstables)
     hostile = rng.choice(
         [
             dataclasses.replace(manifest, sstables=tables),

@@ -1,4 +1,4 @@
-"""S-1 to S-6: a log on a store of its own, known by its id, moved behind a fence."""
+"""S-1 to S-6: a log in a folder of another store, named by the manifest, moved behind a fence."""
 
 import shutil
 from dataclasses import replace
@@ -9,16 +9,18 @@ import pytest
 import weir
 from simulator.steps import watched
 from tests.support.dying import die_at_every_write
-from tests.support.moments import again, expect, make, put, rows, wipe
+from tests.support.local_shard import QuickClock
+from tests.support.moments import again, expect, log_place, make, put, rows, wipe
 from weir.env import Env
 from weir.errors import MissingEntry, WalStoreMismatch
 from weir.format import paths
 from weir.format.wal_entry import encode_fence
 from weir.log.floors import Floors
 from weir.log.manifests import Manifests
-from weir.log.stamp import read_store_id
-from weir.records.wal_store import latest_record
+from weir.log.rules import Evidence
+from weir.log.wal_store import make_folder
 from weir.shard.opening import open_writer
+from weir.store.local import LocalStore
 from weir.types import Position
 from weir.upkeep.gc.collect import collect, target_of
 
@@ -38,14 +40,16 @@ def places(request, tmp_path):
 
 
 def wal_of(table, shard=None):
-    """Where the log of a shard is, according to the record."""
-    return latest_record(table.core.store, shard or table.shards()[0].id).uri
+    """The store that the log of a shard is in, according to its manifest."""
+    return log_place(table, shard).uri
 
 
 def entries(table, place):
     """How many entries the store at `place` holds for the first shard."""
     wal = table.core.wal_stores.at(None if place == table.uri else place)
-    return sum(1 for _ in wal.list(paths.wal_dir(table.shards()[0].id)))
+    folder = paths.wal_dir(table.shards()[0].id)
+    folders = [""] if place == table.uri else [f"{name}/" for name in wal.list_folder("")[0]]
+    return sum(1 for name in folders for _ in wal.list(name + folder))
 
 
 def test_s1_rows_go_to_the_wal_store_and_every_reader_finds_them(places):
@@ -63,7 +67,7 @@ def test_s1_rows_go_to_the_wal_store_and_every_reader_finds_them(places):
         assert other.stats().lag > 0
 
 
-def test_s1_another_stores_disk_is_recognised(tmp_path):
+def test_s1_another_disk_in_the_place_of_the_logs_is_recognised(tmp_path):
     tables = []
     for n in (1, 2):
         table = make(tmp_path / f"t{n}", 1, wal_uri=str(tmp_path / f"w{n}"))
@@ -74,25 +78,25 @@ def test_s1_another_stores_disk_is_recognised(tmp_path):
     shutil.move(tmp_path / "w2", tmp_path / "w1")
     shutil.move(tmp_path / "w0", tmp_path / "w2")
     for table in tables:
-        with pytest.raises(WalStoreMismatch) as wrong:
+        with pytest.raises(MissingEntry, match="is not there"):
             again(table).shards()[0].writer()
-        assert wrong.value.kind == "invalid"
-        with pytest.raises(WalStoreMismatch):
+        with pytest.raises(WalStoreMismatch, match="is not there"):
             rows(again(table))
 
 
 def test_s1_a_wiped_store_with_rows_in_it_is_lost_data(tmp_path):
-    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    env = replace(Env(), clock=QuickClock())
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"), env=env)
     writer = table.shards()[0].writer()
     put(writer, A, "a")
     wipe(tmp_path / "w")
-    with pytest.raises(MissingEntry, match="lost") as lost:
+    with pytest.raises(MissingEntry, match="--accept-loss") as lost:
         again(table).shards()[0].writer()
     assert lost.value.kind == "data"
     with pytest.raises(WalStoreMismatch):
         rows(again(table))
     assert table.shards()[0].manifest().writer_epoch == writer.epoch  # no attempt fenced it
-    with pytest.raises(weir.UnknownOutcome):
+    with pytest.raises(weir.WriterClosed, match="is gone"):
         put(writer, B, "b")
 
 
@@ -106,7 +110,7 @@ def test_s1_the_same_store_under_another_name_is_the_same_store(tmp_path):
     with moved.writer() as writer:
         put(writer, B, "b")
         assert rows(moved) == expect((A, "a"), (B, "b"))
-    assert latest_record(table.core.store, table.shards()[0].id).seq == 2  # nothing was moved
+    assert log_place(table).seq == 1, "nothing was moved"
 
 
 def test_s2_a_lost_store_is_survived_when_the_gap_is_closed(places):
@@ -115,19 +119,38 @@ def test_s2_a_lost_store_is_survived_when_the_gap_is_closed(places):
     with table.writer() as writer:
         put(writer, A, "a")
     last = table.shards()[0].manifest().last_seen
-    first_id = read_store_id(table.core.wal_stores.at(wal), table.shards()[0].id)
+    first = log_place(table)
     wipe(wal)
     fresh = again(table)
     with fresh.shards()[0].writer() as writer:
         assert writer.wal_stats().fence_position > last  # F-2
         put(writer, B, "b")
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
-    assert read_store_id(table.core.wal_stores.at(wal), table.shards()[0].id) != first_id
+    assert log_place(table).uri == first.uri
+    assert log_place(table).folder != first.folder
+
+
+def test_s2_a_lost_folder_in_a_shared_store_is_replaced_if_the_store_knows_the_table(tmp_path):
+    """Another machine, whose disk was away, had begun a folder in the empty mount point, and the
+    record named that. Found by seed 27000045."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    make(tmp_path / "other", 1, wal_uri=str(tmp_path / "w"))
+    lost = tmp_path / "w" / log_place(table).folder
+    shutil.rmtree(lost)
+    with pytest.raises(weir.StoreDenied, match="not empty"):
+        again(table).shards()[0].writer()
+    known = paths.log_folder(table.core.record.table_id, uuid4())
+    make_folder(LocalStore(str(tmp_path / "w")), known, table.uri)
+    with again(table).shards()[0].writer() as writer:
+        put(writer, B, "b")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
 
 def test_s2_what_dead_claims_left_in_a_lost_store_is_never_used_again(tmp_path):
     """The lost store holds fences that nobody can count, and a reader that sees the disk marks
-    them: writers skip their positions, and every reader takes them as fences (F-2)."""
+    them: an operator gives the log up, and it goes on above all positions (F-2)."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     with table.writer() as writer:
         put(writer, A, "a")
@@ -142,22 +165,22 @@ def test_s2_what_dead_claims_left_in_a_lost_store_is_never_used_again(tmp_path):
     assert rows(seer) == expect((A, "a"))
     feed = seer.shards()[0].tailer(last + 1, fences=True)
     assert [entry.position for entry in feed] == [last + 1, last + 2]
-    taker = again(table, wal_uri=str(tmp_path / "w2"))
-    with taker.shards()[0].writer() as writer:
+    with pytest.raises(WalStoreMismatch, match="--accept-loss"):
+        again(table, wal_uri=str(tmp_path / "w2")).shards()[0].writer()
+    again(table).move_wal(str(tmp_path / "w2"), accept_loss=True)
+    with again(table).shards()[0].writer() as writer:
         assert writer.wal_stats().fence_position > last + 2
         put(writer, B, "b")
         Floors(shard.site).raise_to("used", last + 2)  # by a checkpoint that slept
         assert rows(seer) == rows(again(table)) == expect((A, "a"), (B, "b"))
-        assert sum(entry.num_rows for entry in feed) == len(B)
-        fresh = again(table).shards()[0].tailer(last + 1)
-        assert sum(entry.num_rows for entry in fresh) == len(B)
-        assert fresh.read(last + 1).is_fence
+        with pytest.raises(weir.SnapshotExpired):
+            list(feed)
     with again(table).shards()[0].writer() as writer:
         put(writer, C, "c")
     assert rows(seer) == rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
 
 
-def test_s2_a_take_over_that_dies_before_it_covers_what_it_passed_is_read_all_the_same(tmp_path):
+def test_s2_a_replacement_that_dies_after_its_commit_is_read_all_the_same(tmp_path):
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     with table.writer() as writer:
         put(writer, A, "a")
@@ -165,12 +188,12 @@ def test_s2_a_take_over_that_dies_before_it_covers_what_it_passed_is_read_all_th
     wipe(tmp_path / "w")
 
     def die(step):
-        if step == "move.passed":
+        if step == "move.replaced":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         again(table, env=replace(Env(), failpoint=die)).shards()[0].writer()
-    assert table.shards()[0].manifest().replay_after == before.replay_after
+    assert table.shards()[0].manifest().writer_epoch == before.writer_epoch + 1
     assert rows(again(table)) == expect((A, "a"))
     again(table).checkpoint("durable", name="then")
     copy = again(table).clone(str(tmp_path / "copy"), "then")
@@ -181,7 +204,7 @@ def test_s2_a_take_over_that_dies_before_it_covers_what_it_passed_is_read_all_th
 
 
 def test_s2_rows_after_a_flush_open_the_gap_again(tmp_path):
-    """R = L in the manifest, yet the log holds a row: only the mark beside the data shows it."""
+    """R = L in the manifest, yet the log holds a row: its owner has not said that it left."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     writer = table.shards()[0].writer()
     put(writer, A, "a")
@@ -195,20 +218,8 @@ def test_s2_rows_after_a_flush_open_the_gap_again(tmp_path):
         again(table).shards()[0].writer()
 
 
-def test_s2_one_mark_a_flush_is_all_it_costs(tmp_path):
-    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
-    with table.shards()[0].writer() as writer:
-        for n in range(3):
-            for _ in range(20):
-                put(writer, [n], "x")
-            writer.flush()
-    folder = paths.floor_dir(table.shards()[0].id, "open")
-    assert sum(1 for _ in table.core.store.list(folder)) <= 3
-
-
 def test_s2_a_living_writer_elsewhere_is_not_robbed_of_an_acknowledged_row(tmp_path):
-    """The writer's disk looks lost from here. It marks its first row, then checks for a claim; the
-    other writer claims, then checks for the mark. One of the two gives way."""
+    """The writer's disk looks lost from here: until it has closed, nobody takes its shard."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     table.shards()[0].writer().close()
     # Only the writer's own machine sees the disk; here the recorded name leads to nothing.
@@ -219,11 +230,13 @@ def test_s2_a_living_writer_elsewhere_is_not_robbed_of_an_acknowledged_row(tmp_p
     with pytest.raises(MissingEntry):
         again(table).shards()[0].writer()
     alive.flush()
+    with pytest.raises(MissingEntry):
+        again(table).shards()[0].writer()
+    put(alive, C, "c")
+    alive.close()
     with again(table).shards()[0].writer() as writer:
         put(writer, B, "b")
-        with pytest.raises(weir.FencedError):
-            put(alive, C, "c")
-    assert rows(again(table)) == expect((A, "a"), (B, "b"))
+    assert rows(again(table)) == expect((A, "a"), (C, "c"), (B, "b"))
 
 
 TRANSITIONS = [("t", "w1"), ("w1", "t"), ("w1", "w2")]
@@ -266,7 +279,7 @@ def test_s3_positions_go_on_in_the_new_store(tmp_path):
     last = table.shards()[0].manifest().last_seen
     with again(table, wal_uri=str(tmp_path / "w")).shards()[0].writer() as writer:
         assert writer.wal_stats().fence_position > last
-    names = [m.path for m in table.core.wal_stores.at(str(tmp_path / "w")).list(paths.SHARDS)]
+    names = [m.path for m in table.core.wal_stores.at(str(tmp_path / "w")).list("")]
     used = [paths.parse_wal_name(n.rpartition("/")[2]) for n in names]
     assert min(p for p in used if p) > last
 
@@ -276,7 +289,7 @@ def test_s3_the_recorded_store_unreachable_is_a_refusal_unless_the_gap_is_closed
     writer = table.shards()[0].writer()
     put(writer, A, "a")
     shutil.move(tmp_path / "w1", tmp_path / "hidden")
-    with pytest.raises(WalStoreMismatch, match="moving the log needs the recorded"):
+    with pytest.raises(WalStoreMismatch, match="--accept-loss"):
         again(table, wal_uri=str(tmp_path / "w2")).shards()[0].writer()
     shutil.move(tmp_path / "hidden", tmp_path / "w1")
     writer.close()
@@ -286,9 +299,9 @@ def test_s3_the_recorded_store_unreachable_is_a_refusal_unless_the_gap_is_closed
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
 
-@pytest.mark.parametrize("step", ["claimed", "flushed", "prepared", "stamped", "proved"])
+@pytest.mark.parametrize("step", ["claimed", "flushed", "placed", "committed"])
 def test_s3_a_claim_in_the_middle_of_a_move_wins_or_follows(tmp_path, step):
-    """Exactly one of the mover's confirmation and the claimant's refusal gets the number."""
+    """Both are commits of the manifest, and one of them comes first."""
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:
         put(writer, A, "a")
@@ -322,7 +335,6 @@ def test_s3_a_claim_in_the_middle_of_a_move_wins_or_follows(tmp_path, step):
             put(rival, [99], "x")
     else:
         put(rival, C, "c")
-        assert latest_record(table.core.store, shard).store_id is None
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
 
 
@@ -353,10 +365,6 @@ def test_s4_a_clone_does_not_inherit_the_wal_store(tmp_path, target):
     assert wal_of(copy) is None
     wal = {"none": None, "own": str(tmp_path / "w2"), "parents": str(tmp_path / "w")}[target]
     opened = again(copy, wal_uri=wal)
-    if target == "parents":
-        with pytest.raises(WalStoreMismatch, match="another table"):
-            opened.shards()[0].writer()
-        return
     with opened.writer() as writer:
         put(writer, B, "b")
     assert wal_of(copy) == wal
@@ -397,8 +405,8 @@ def test_s6_collection_without_the_wal_store_skips_the_log_and_says_so(tmp_path)
     floors = Manifests(table.core.table_site(table.shards()[0].id)).floors
     shutil.move(tmp_path / "w", tmp_path / "hidden")
     report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
-    assert any("wal" in text.lower() for text in [*report.skipped, *report.errors])
-    assert floors.load().wal <= 1  # a fence was beside the data; unlisted is not absent
+    assert any("was not collected" in text for text in report.skipped)
+    assert floors.load().wal == 0, "unlisted is not absent"
     shutil.move(tmp_path / "hidden", tmp_path / "w")
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
@@ -464,6 +472,71 @@ def test_s6_a_former_store_that_is_gone_or_anothers_is_left_alone(tmp_path):
         report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
         assert entries(other, str(tmp_path / "w1")) == found
+
+
+def claim_natively(table):
+    """What a program does that knows no WAL stores: its manifest has no field for the place."""
+    shard = table.shards()[0]
+    manifests, current = Manifests(table.core.table_site(shard.id)), shard.manifest()
+    claimed = replace(
+        current,
+        version=current.version + 1,
+        writer_epoch=current.writer_epoch + 1,
+        closed_epoch=0,
+        log_place=0,
+    )
+    manifests.commit(claimed, current, Evidence())
+
+
+def test_x1_a_manifest_that_does_not_say_where_the_log_is_is_not_believed(tmp_path):
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    put(again(table).shards()[0].writer(), B, "b")
+    claim_natively(table)
+    with pytest.raises(WalStoreMismatch, match="does not say so"):
+        rows(again(table))
+    with pytest.raises(WalStoreMismatch, match="does not say so"):
+        again(table).shards()[0].writer()
+    again(table).move_wal(str(tmp_path / "w"), accept_loss=True)
+    with again(table).writer() as writer:
+        put(writer, C, "c")
+    assert rows(again(table)) == expect((A, "a"), (C, "c"))
+
+
+def test_x1_a_log_that_is_back_beside_the_data_is_found_without_the_field(tmp_path):
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    again(table).move_wal(None)
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    claim_natively(table)
+    with again(table).writer() as writer:
+        put(writer, C, "c")
+        assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
+    again(table).move_wal(str(tmp_path / "w"))
+    assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
+
+
+def test_s3_a_place_that_no_manifest_names_never_counts(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+
+    def die(step):
+        if step == "move.placed":
+            raise KeyboardInterrupt
+
+    mover = again(table, wal_uri=str(tmp_path / "w"), env=replace(Env(), failpoint=die))
+    with pytest.raises(KeyboardInterrupt):
+        mover.shards()[0].writer()
+    assert log_place(table).seq == 0
+    assert rows(again(table)) == expect((A, "a"))
+    with again(table).writer() as writer:  # which follows the table's record
+        put(writer, B, "b")
+    assert log_place(table).seq == 2
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pandas as pd
 import polars as pl
@@ -23,6 +24,7 @@ from weir.errors import (
     WriterClosed,
 )
 from weir.log.rules import RuleBroken  # noqa: F401  the name a broken rule would carry
+from weir.shard.ack import Ack
 from weir.testing.fault_store import Crash
 
 
@@ -227,10 +229,15 @@ def test_m6_memory_is_bounded_and_a_put_waits_or_says_backpressure(
     )
     path = "*/manifest/*" if memtable else "*/wal/*"
     gate = shard.faults.on("put_if_absent", path).pause()
-    with pytest.raises(Backpressure, match="bytes is 4000"):
+
+    def fill() -> None:
         for i in range(10_000):
             w.put([row(i)], wait=memtable, timeout=0.05)
             assert w.stats().held_bytes <= limit
+
+    with pytest.raises(Backpressure, match="bytes is 4000") as full:
+        fill()
+    assert sum(batch.num_rows for batch in full.value.not_written) == 1  # the rows come back
     assert w.stats().backpressure_waits >= 1
     held = w.stats().held_bytes
     waiting = threading.Thread(target=lambda: w.put([row(99_999)]))
@@ -240,6 +247,72 @@ def test_m6_memory_is_bounded_and_a_put_waits_or_says_backpressure(
     w.close()
     assert held <= limit
     assert 99_999 in shard.logged_ids()
+
+
+def test_m8_a_flush_waits_for_rows_before_a_decision_that_was_taken_back(
+    shard: LocalShard,
+) -> None:
+    """The last in the queue was an insert whose time was up, and the flush took it for done."""
+    w = shard.writer()
+    gate = shard.faults.on("put_if_absent", "*/wal/*").pause()
+    w.put([row(1)], wait=False)
+    gate.wait_reached()
+    w.put([row(2)], wait=False)
+    with pytest.raises((Backpressure, TimeoutError)):
+        w.insert([row(3)], timeout=0.01)
+    with pytest.raises(TimeoutError):
+        w.flush_wal(timeout=0.01)
+    gate.release()
+    w.flush_wal()
+    assert sorted(shard.logged_ids()) == [1, 2]
+    w.close()
+
+
+def test_m6_a_flush_waits_for_a_put_that_waited_for_room_without_spinning(
+    shard: LocalShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate that had opened when the put was accepted was the one that the flush waited at."""
+    w = shard.writer(
+        enable_memtable=False,
+        durable_write=False,
+        max_wal_buffer_size=1,
+        max_unflushed_memtable_bytes=2000,
+    )
+    first = shard.faults.on("put_if_absent", "*/wal/*").pause()
+    second = shard.faults.on("put_if_absent", "*/wal/*").pause()
+    w.put([row(0) | {"s": "x" * 1200}])
+    first.wait_reached()
+    entered, may_return = threading.Event(), threading.Event()
+    was_open: list[bool] = []
+    passing = Ack.pass_gate
+
+    def pass_gate(ack: Ack, gate: Any, timeout: float | None) -> bool:
+        if threading.current_thread() is flushing:
+            was_open.append(not gate.locked())
+            entered.set()
+            return passing(ack, gate, timeout)
+        in_time = passing(ack, gate, timeout)
+        may_return.wait()  # the putter is slow to run on
+        return in_time
+
+    monkeypatch.setattr(Ack, "pass_gate", pass_gate)
+    waiting = threading.Thread(target=lambda: w.put([row(1) | {"s": "x" * 1200}]))
+    flushing = threading.Thread(target=w.flush_wal)
+    waiting.start()
+    while w.stats().backpressure_waits == 0:
+        threading.Event().wait(0.001)
+    first.release()
+    second.wait_reached()
+    flushing.start()
+    entered.wait()
+    may_return.set()
+    second.release()
+    waiting.join()
+    flushing.join()
+    assert was_open[0] is False
+    assert w.stats().backpressure_seconds > 0
+    w.close()
+    assert sorted(shard.logged_ids()) == [0, 1]
 
 
 @MODES
@@ -406,9 +479,9 @@ def test_f13_fence_a_writer_with_puts_waiting_and_a_queue(
     with pytest.raises(FencedError) as later:
         w.put([row(4)])
     assert [i for b in later.value.not_written for i in b.column("id").to_pylist()] == [4]
-    for call in (w.flush_wal, w.close):
-        with pytest.raises(FencedError):
-            call()
+    with pytest.raises(FencedError):
+        w.flush_wal()
+    w.close()  # raises nothing: every caller has its rows
     if memtable:
         with pytest.raises(FencedError):
             w.get([0])
@@ -458,9 +531,8 @@ def test_g7b_in_steady_state_a_put_is_one_request(shard: LocalShard) -> None:
         assert len(shard.faults.log) - before == 10
         shard.clock.offset += 61
         w.put([row(1)])
-        assert (
-            len(shard.faults.log) - before == 13
-        )  # the put, one probe of the manifest, the floors
+        # The put; then the manifest it knew, a probe for the next one, and the floors.
+        assert len(shard.faults.log) - before == 14
 
 
 def test_f11_unknown_outcome_ends_the_writer_and_hands_the_rows_back(shard: LocalShard) -> None:
@@ -568,3 +640,19 @@ def test_an_ack_that_is_not_awaited_goes_on_and_can_be_awaited_again(shard: Loca
         gate.release()
         lead.join()
         assert ack.wait(10) == 3
+
+
+@MODES
+def test_m8_closing_a_fenced_writer_that_owes_no_rows_raises_nothing(
+    shard: LocalShard, memtable: bool
+) -> None:
+    idle = shard.writer(enable_memtable=memtable)
+    told = shard.writer(enable_memtable=memtable)
+    told.put([row(1)])
+    shard.writer(enable_memtable=memtable).close()
+    with pytest.raises(FencedError):
+        told.put([row(2)])
+    told.close()
+    idle.close()  # it learns here that it was fenced
+    with pytest.raises((FencedError, WriterClosed)):
+        told.put([row(3)])

@@ -23,6 +23,7 @@ from weir.log.manifests import Manifests
 from weir.read.changes import Bookmark
 from weir.read.snapshot import Snapshot
 from weir.records import codec
+from weir.records.lineage import Lineage
 from weir.store.memory import MemoryStore
 
 QUICK = settings(
@@ -48,11 +49,22 @@ def objects() -> dict[str, bytes]:
             found["manifest"] = data
         elif meta.path.endswith("version_hint.json"):
             found["hint"] = data
-    cut = [str(site.shard), 3, 2, 9, 4, [[3, "0123abcd_gen_3"]], False]
-    snapshot = {"base_version": 4, "freshness": "durable", "cuts": [cut]}
+    cut = {
+        "shard": str(site.shard),
+        "manifest_version": 3,
+        "epoch": 1,
+        "replay_after": 2,
+        "wal_through": 9,
+        "current_generation": 4,
+        "shard_spec_id": 1,
+        "sealed": False,
+        "field_entries": [],
+        "sstables": [[3, "0123abcd_gen_3", None, None, None]],
+    }
+    snapshot = {"base_version": 4, "freshness": "durable", "cuts": [cut], "at": 1.5}
     found["snapshot"] = json.dumps(snapshot).encode()
     found["bookmark"] = json.dumps({str(site.shard): 7}).encode()
-    found["record"] = codec.dumps({"format": 1, "state": "planned", "uri": None})
+    found["record"] = codec.dumps(Lineage("copying", "/t", site.shard))
     return found
 
 
@@ -88,7 +100,7 @@ DECODERS = {
     "hint": decode_hint,
     "snapshot": lambda data: Snapshot.from_json(data.decode("utf-8", "replace")),
     "bookmark": lambda data: Bookmark.from_json(data.decode("utf-8", "replace")),
-    "record": lambda data: codec.loads(data, "x"),
+    "record": lambda data: codec.loads(data, Lineage, "x"),
 }
 
 
@@ -124,7 +136,8 @@ def test_i_every_cut_of_an_object_is_refused_or_whole(kind):
 @QUICK
 @given(st.binary(max_size=400))
 def test_i_no_bytes_crash_the_other_readers(data):
-    assert read_header(data) is None or True
+    with contextlib.suppress(ValueError):
+        read_header(data)
     with pytest.raises(CorruptEntry):
         parse_base_manifest(b"junk" + data, path="x")
 

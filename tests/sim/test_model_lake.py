@@ -63,7 +63,7 @@ class Fragments(OnFragments):
 
     def __init__(self, _folder, *, keyed):
         self.schema = small_schema(keyed=keyed)
-        self.lake = FragmentLake(MemoryStore(), self.schema, lambda: SYSTEM.new_id().hex)
+        self.lake = FragmentLake(MemoryStore(), self.schema, SYSTEM)
         self.lake.create_base()
 
     def plain_change(self, who, gone, rows):

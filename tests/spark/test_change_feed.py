@@ -1,10 +1,12 @@
 """Changes with the rows they changed, and the feed under the names of Delta and Kafka. No JVM."""
 
 import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import lance
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -12,7 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import weir
 from tests.support.spark import make_table, put
-from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
+from tests.support.tables import load_rows
+from weir.errors import CheckpointNotFound, InvalidInput, SchemaMismatch, SnapshotExpired
 from weir.records.consumers import Consumer
 from weir.spark.feed import Offset, WeirFeed
 from weir.spark.feed_offsets import tips
@@ -20,7 +23,7 @@ from weir.spark.feed_schema import IMAGES, feed_schema
 from weir.spark.moments import positions_since, time_of
 from weir.spark.options import WRITE, canonical_options, check_options
 from weir.spark.reading import reader, stream_reader
-from weir.spark.types import spark_schema
+from weir.spark.types import named_schema, spark_schema
 
 
 def options_of(table: weir.Table, **more: str) -> dict[str, str]:
@@ -216,6 +219,101 @@ def test_p3_a_stream_of_images_goes_on_where_it_stopped(tmp_path: Path, log: str
         source.partitions(then, source.latestOffset(then, ReadAllAvailable()))
 
 
+@pytest.mark.parametrize("keyed", [True, False])
+def test_p3_a_feed_begins_with_the_rows_of_now_and_no_row_comes_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    monkeypatch.setattr("weir.spark.feed.POLL", -1.0)  # looks at the table at every call
+    table = make_table(tmp_path, keyed=keyed)
+    load_rows(table, {1: "loaded"}, replaces=False)
+    put(table, {2: "folded"})
+    table.compact(fold_wal=True)
+    table.gc(min_age=0, fence_retention="2m")
+    put(table, {3: "flushed"})
+    table.writer().put([{"id": 4, "v": "logged"}])
+    source = plain(table)
+    start = source.initialOffset()
+    rows, end = batch(source, start)
+    now = [("row", 1, "loaded"), ("row", 2, "folded"), ("row", 3, "flushed"), ("row", 4, "logged")]
+    assert rows == now
+    # The driver died before it recorded the batch, and rows came since: a replay reads the same.
+    put(table, {5: "new"})
+    again = plain(table)
+    assert again.initialOffset() == start
+    assert sorted(read(again, again.partitions(start, end))) == now
+    rows, then = batch(again, end)
+    assert rows == [("row", 5, "new")]
+    assert again.latestOffset(then, ReadAllAvailable()) == then
+    earliest = plain(table, startingOffsets="earliest")
+    rows, _ = batch(earliest, earliest.initialOffset())
+    assert ("row", 1, "loaded") not in rows
+    assert rows[-2:] == [("row", 4, "logged"), ("row", 5, "new")]
+
+
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("replaces", [False, True])
+def test_p3_a_load_stops_a_feed_that_would_pass_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: bool, replaces: bool
+) -> None:
+    monkeypatch.setattr("weir.spark.feed.POLL", -1.0)  # looks at the table at every call
+
+    def begun() -> Any:
+        return feed_of(table) if images else plain(table)
+
+    table = make_table(tmp_path)
+    load_rows(table, {1: "loaded"}, replaces=replaces)
+    put(table, {2: "put"})
+    source = begun()
+    rows, end = batch(source, source.initialOffset())
+    assert [row[1:] for row in rows] == [(1, "loaded"), (2, "put")], "the loads of before are known"
+    assert source.latestOffset(end, ReadAllAvailable()) == end
+    put(table, {3: "put"})
+    table.compact()
+    _, end = batch(source, end)
+    load_rows(table, {4: "new"}, replaces=replaces)
+    # The log has nothing new, and a restarted query has only the offset: both stop.
+    for feed in (source, begun()):
+        with pytest.raises(SnapshotExpired, match="with a new checkpoint location"):
+            feed.latestOffset(end, ReadAllAvailable())
+    # What tells of the load is in the table, not in the history of its base.
+    table.compact()
+    table.core.lake.cleanup_old_versions(dt.timedelta(0))
+    put(table, {5: "put"})
+    with pytest.raises(SnapshotExpired, match="INSERT OVERWRITE"):
+        begun().latestOffset(end, ReadAllAvailable())
+
+
+def test_p3_a_load_stops_a_feed_that_starts_at_a_checkpoint_before_it(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, {1: "a"})
+    table.checkpoint("durable", name="before")
+    load_rows(table, {2: "loaded"}, replaces=True)
+    table.checkpoint("durable", name="after")
+    put(table, {3: "put"})
+    source = plain(table, startingVersion="before")
+    with pytest.raises(SnapshotExpired, match="INSERT OVERWRITE"):
+        source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    later = plain(table, startingVersion="after")
+    assert batch(later, later.initialOffset())[0] == [("row", 3, "put")]
+    for ending in ({}, {"endingVersion": "after"}):
+        with pytest.raises(SnapshotExpired, match="from a checkpoint that is newer"):
+            between(table, startingVersion="before", **ending)
+    assert between(table, startingVersion="after") == [("insert", 3, "put")]
+
+
+def test_p3_a_consumer_knows_the_load_that_it_had_seen(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, {1: "a"})
+    source = plain(table, consumer="etl", startingOffsets="earliest")
+    _, end = batch(source, source.initialOffset())
+    source.commit(end)
+    load_rows(table, {2: "loaded"}, replaces=True)
+    # Another checkpoint location: the consumer's own record is all that is left.
+    other = plain(table, consumer="etl", startingOffsets="earliest")
+    with pytest.raises(SnapshotExpired, match="another consumer"):
+        other.latestOffset(other.initialOffset(), ReadAllAvailable())
+
+
 def test_small_batches_tell_the_same_images(tmp_path: Path) -> None:
     table = make_table(tmp_path, buckets=1)
     with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
@@ -276,7 +374,7 @@ def test_a_feed_begins_at_a_checkpoint_or_a_time(tmp_path: Path) -> None:
     (shard,) = [s.id for s in table.shards()]
     written = max(  # a moved log leaves its entries in the old store
         meta.last_modified
-        for store in (table.core.store, table.core.site(shard).wal)
+        for store in (table.core.store, table.core.log(shard).current_site().wal)
         for meta in store.list("_mem_wal")
         if meta.path.endswith(".arrow")
     )
@@ -299,10 +397,46 @@ def test_a_feed_begins_at_a_checkpoint_or_a_time(tmp_path: Path) -> None:
         plain(table, startingVersion="17").initialOffset()
 
 
+def test_a_feed_leaves_out_a_column_that_spark_has_no_type_for(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("u", pa.uuid())])
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    with table.writer() as writer:
+        writer.put([{"id": 1, "u": UUID(int=1)}])
+    options = options_of(table, startingOffsets="earliest")
+    source = stream_reader(options, spark_schema(schema, ["id"]))
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    rows = [b.to_pylist() for part in source.partitions(start, end) for b in source.read(part)]
+    assert rows == [[{"id": 1}]]
+    with pytest.raises(InvalidInput, match="a stream by path with a schema"):
+        stream_reader(options, named_schema(schema))  # what a stream by name reads
+
+
+def test_p3_a_feed_says_that_its_column_was_dropped(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    source = plain(table, startingOffsets="earliest")
+    start = source.initialOffset()
+    put(table, {1: "a"})
+    weir.open(table.uri).drop_columns("v")
+    with pytest.raises(SchemaMismatch, match="column 'v' was dropped or renamed"):
+        batch(source, start)
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-01-01", "2026-01-01 12", "2026-01-01 12:30", "2026-01-01T12:30:15.5"]
+)
+def test_a_time_without_an_offset_is_told_one_that_is_accepted(text: str) -> None:
+    with pytest.raises(InvalidInput, match="without an offset") as refused:
+        time_of(text, "startingTimestamp")
+    (advice,) = re.findall("Write '([^']+)'", str(refused.value))
+    told = dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
+    assert time_of(advice, "startingTimestamp") == told
+
+
 def test_p3_lost_entries_are_passed_over_only_when_that_is_allowed(tmp_path: Path) -> None:
     table = make_table(tmp_path, buckets=1)
     put(table, {1: "a"})
-    start = plain(table).initialOffset()
+    start = plain(table, startingOffsets="earliest").initialOffset()
     put(table, {2: "b"})
     table.compact(fold_wal=True)
     table.gc(min_age=0, fence_retention="2m")
@@ -347,3 +481,39 @@ def test_progress_tells_the_table_and_what_waits(tmp_path: Path) -> None:
     (waits,) = source.reportLatestOffset()["behind"].values()
     assert 60 <= waits["rows"] <= 100, "counted in the first eight entries, fences among them"
     assert told["positions"] != end["positions"]
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_p3_a_feed_stops_at_a_column_that_it_does_not_know(tmp_path: Path, images: bool) -> None:
+    """It would deliver rows without the column's values, and a restart would not repair them."""
+    table = make_table(tmp_path, buckets=1)
+    put(table, {1: "a"})
+    source = feed_of(table) if images else plain(table)
+    _, start = batch(source, source.initialOffset())
+    lance.dataset(table.uri).add_columns(pa.schema([pa.field("extra", pa.int64())]))
+    with weir.open(table.uri).writer() as writer:
+        writer.put([{"id": 2, "v": "new", "extra": 42}])
+    again = feed_of(table) if images else plain(table)
+    end = again.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(SchemaMismatch, match="new column 'extra'"):
+        source.partitions(start, end)
+    # From the same position, in a process whose handle is older than the column.
+    rows = [
+        row
+        for part in again.partitions(start, end)
+        for b in again.read(part)
+        for row in b.to_pylist()
+    ]
+    assert [(row["id"], row["extra"]) for row in rows] == [(2, 42)]
+
+
+def test_p3_a_feed_of_chosen_columns_goes_on_beside_new_ones(tmp_path: Path) -> None:
+    table = make_table(tmp_path, buckets=1)
+    put(table, {1: "a"})
+    source = stream_reader(options_of(table), spark_schema(table.schema, ["id"]))
+    first = source.initialOffset()
+    assert source.partitions(first, source.latestOffset(first, ReadAllAvailable()))
+    named = {"weir.name": table.uri}
+    source = stream_reader(named, spark_schema(table.schema, ["id"]))
+    with pytest.raises(SchemaMismatch, match="new column 'v'"):  # by name nobody chooses columns
+        source.partitions(first, source.latestOffset(first, ReadAllAvailable()))

@@ -1,5 +1,6 @@
 """What users of another table format type first: it works, or weir says what to type."""
 
+import re
 import sys
 import uuid
 import venv
@@ -17,7 +18,7 @@ from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
 from weir.spark.failures import weir_error_in
 from weir.spark.making import defaults_of
 from weir.spark.options import READ, check_options
-from weir.spark.places import Place, normalize_uri
+from weir.spark.places import Place
 from weir.spark.source import check_times
 
 
@@ -37,9 +38,7 @@ def test_l6_what_spark_wrote_is_folded_by_default(
 
 
 def test_uris_as_hadoop_spells_them() -> None:
-    assert normalize_uri("file:/data/x") == "file:///data/x"
-    assert normalize_uri("file:///data/x") == "file:///data/x"
-    assert normalize_uri("s3a://b/t") == normalize_uri("S3N://b/t") == "s3://b/t"
+    assert Place("file:/data/x").uri == Place("file:///data/x").uri == "/data/x"
     assert Place("file:/data/x", wal_uri="s3a://b/w").wal_uri == "s3://b/w"
 
 
@@ -100,6 +99,12 @@ def test_a_time_in_a_filter_says_its_zone(spark: SparkSession, tmp_path: Path) -
     check_times("ts > '2026-01-01 00:00:00'", schema, "UTC")
     with pytest.raises(InvalidInput, match="unknown to a data source"):
         check_times("ts > '2026-01-01'", schema, None)
+    for literal, hours in (("2026-01-01", 24), ("2026-01-01 12", 12), ("2026-01-01 12:00:00", 12)):
+        with pytest.raises(InvalidInput, match="without an offset") as refused:
+            check_times(f"ts >= timestamp '{literal}'", schema, None)
+        (advice,) = re.findall("Write (timestamp '[^']+')", str(refused.value))
+        check_times(f"ts >= {advice}", schema, None)
+        assert weir.open(uri).scan(filter=f"ts >= {advice}").count() == hours
 
 
 def test_a_load_with_a_null_or_double_key_says_so_and_leaves_no_table(
@@ -167,16 +172,18 @@ def test_gc_from_spark_has_a_dry_run(spark: SparkSession, tmp_path: Path) -> Non
     assert in_weir(table) == once({1: "a"})
 
 
+@pytest.mark.parametrize("more", [("pyarrow", "numpy", "pandas"), ()])
 def test_workers_without_weir_are_told_apart(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    """A driver in an environment that is not activated: its tasks run in another Python."""
+    """A driver in an environment that is not activated: its tasks run in another Python, which may
+    not even have Arrow."""
     venv.create(tmp_path / "bare", with_pip=False, system_site_packages=False)
     bare = tmp_path / "bare" / "bin" / "python"
     packages = next(p for p in sys.path if p.endswith("site-packages"))
     here = tmp_path / "packages"
     here.mkdir()
-    for name in ("pyspark", "py4j", "pyarrow", "numpy", "numpy.libs", "pandas", "pandas.libs"):
+    for name in ("pyspark", "py4j", *more, *(f"{name}.libs" for name in more)):
         if (Path(packages) / name).exists():
             (here / name).symlink_to(Path(packages) / name)
     wrapper = tmp_path / "python-of-workers"
@@ -221,8 +228,8 @@ def test_append_only_and_identity_on_the_first_write(spark: SparkSession, tmp_pa
     assert in_weir(weir.open(uri)).total() == 4
     with pytest.raises(NotAWeirTable):
         weir.spark.write(rows, str(tmp_path / "other"))
+    options = {"primaryKey": "id", "buckets": "2", "shardBy": "bucket(2, id)"}
     with pytest.raises(InvalidInput, match="one of them"):
-        options = {"primaryKey": "id", "buckets": "2", "shardBy": "bucket(2, id)"}
         weir.spark.write(rows, str(tmp_path / "other"), options=options)
 
 

@@ -35,6 +35,7 @@ def test_p5_compaction_on_executors_equals_compaction_in_process(
         spark,
         table.uri,
         engine="spark",
+        rewrite=False,
         progress=lambda _kind, done, total: told.append((done, total)),
     )
     assert report.engine == "spark"

@@ -5,7 +5,6 @@ import os
 import threading
 from pathlib import Path
 
-import lance
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -118,28 +117,37 @@ def test_many_queries_find_their_neighbours(spark: SparkSession, tmp_path: Path)
         weir.spark.lookup(queries, uri)
 
 
-def test_a_table_is_made_watched_and_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_p7_a_change_with_an_id_is_made_once(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, {1: "a", 2: "a"})
+    for attempts in (1, 0):
+        report = weir.spark.update_where(
+            spark, table.uri, "id > 0", {"v": "concat(v, 'b')"}, statement_id="monday's"
+        )
+        assert report.attempts == attempts
+        assert in_weir(table) == once({1: "ab", 2: "ab"})
+    weir.spark.delete_where(spark, table.uri, "id = 1", statement_id="tuesday's")
+    assert in_weir(table) == once({2: "ab"})
+
+
+def test_a_table_is_watched_and_kept(spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    weir.spark.create(
-        uri,
-        "id bigint NOT NULL, v string NOT NULL",
-        primary_key="id",
-        sharding=weir.Bucket("id", 2),
-    )
-    assert weir.open(uri).schema.field("v").nullable
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+    table = weir.create(uri, schema, primary_key="id", sharding=weir.Bucket("id", 2))
     weir.spark.write(spark.range(9).selectExpr("id", "'x' AS v"), uri)
     shown = weir.spark.stats(spark, uri).collect()
     is_moved = os.environ.get("WEIR_TEST_LOG") == "moved"  # moving the log flushes it
     assert [row.lag > 0 for row in shown] == [not is_moved, not is_moved]
-    report = weir.spark.keep(spark, uri, policy=weir.CompactionPolicy(entries=1, generations=1))
-    assert report.due is not None
+    soon = weir.CompactionPolicy(entries=1, generations=1)
+    report = weir.spark.keep(spark, uri, policy=weir.KeepPolicy(compact=soon, gc=0))
+    assert [job.key for job in report.due] == ["compact", "gc"]
     assert report.compacted is not None
     assert report.compacted.rows_written == 9
+    assert report.collected is not None
+    assert report.collected.ok
     again = weir.spark.keep(spark, uri)
-    assert (again.due, again.compacted) == (None, None)
-    weir.spark.checkpoint(uri, "nine")
+    assert (list(again.due), again.compacted, again.collected) == ([], None, None)
+    table.checkpoint(name="nine")
     weir.spark.delete_where(spark, uri, "id > 0")
-    weir.spark.restore(uri, "nine")
+    table.restore("nine")
     assert weir.spark.scan(spark, uri).count() == 9
-    lance.write_dataset(pa.table({"k": ["a", "b"]}), f"{tmp_path}/there")
-    assert weir.spark.enable(f"file:{tmp_path}/there").count() == 2

@@ -1,6 +1,7 @@
 """Batch reads: the same rows as weir's own scan, through every read interface of Spark."""
 
 import gc
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,13 +10,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 import weir
 import weir.spark
 from tests.support.spark import in_frame, in_weir, make_table, once, put
+from weir.errors import InvalidInput
 from weir.spark.places import Place
-from weir.spark.source import parts_of
+from weir.spark.source import checkpoint_of, parts_of
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +82,23 @@ def test_columns_come_by_option_or_by_schema(spark: SparkSession, table: weir.Ta
     assert [row.asDict() for row in only] == [{"v": "tail"}]
     with pytest.raises(Exception, match="no column 'nope'"):
         spark.read.format("weir").option("columns", "nope").load(table.uri)
+
+
+def test_a_read_of_no_column_is_refused_as_a_scan_of_weir_refuses_it(
+    spark: SparkSession, table: weir.Table
+) -> None:
+    """Arrow counts no rows without a column: such a read would say that the table is empty."""
+    with pytest.raises(InvalidInput) as refused:
+        table.scan(columns=[])
+    sentence = re.escape(str(refused.value))
+    for empty in ("", " , ", "[]"):
+        with pytest.raises(PySparkException, match=sentence):
+            spark.read.format("weir").option("columns", empty).load(table.uri)
+    with pytest.raises(InvalidInput, match=sentence):
+        weir.spark.scan(spark, table.uri, columns=[])
+    narrow = spark.read.format("weir").schema(StructType([])).load(table.uri)
+    with pytest.raises(PySparkException, match=sentence):
+        narrow.count()
 
 
 def test_sql_reads_and_writes_through_a_view(spark: SparkSession, tmp_path: Path) -> None:
@@ -225,3 +246,14 @@ def test_sealed_shards_are_older_than_their_heirs(
     expected = in_weir(table)
     assert expected.total() == (10 if keyed else 15)
     assert in_frame(spark.read.format("weir").load(table.uri)) == expected
+
+
+def test_a_time_before_every_checkpoint_names_the_nearest_one(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    moment = {"weir.asof": "86400000000"}
+    with pytest.raises(weir.CheckpointNotFound, match=r"from 1970-01-02 00:00:00\+00:00 .* none"):
+        checkpoint_of(table, moment)
+    table.checkpoint(name="first")
+    table.checkpoint(name="second")
+    with pytest.raises(weir.CheckpointNotFound, match=r"nearest is from 20\d\d-.*OF 'first'"):
+        checkpoint_of(table, moment)

@@ -1,18 +1,24 @@
 """P-7: a statement writes what it read, or nothing. Tests the driver's part without a session."""
 
 import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
 import weir
 from weir.errors import CommitConflict, InvalidInput
 from weir.format.schema import TOMBSTONE
+from weir.format.sharding import Value
 from weir.read.snapshot import Snapshot
+from weir.spark.publish import publish
 from weir.spark.shard_sink import ENTRY_BYTES, Token
 from weir.spark.staging import Stage, Staged
 from weir.spark.statement import Statement
+from weir.spark.writers import ShardWriters
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
 Row = tuple[int, str | None]
@@ -32,9 +38,9 @@ def write(table: weir.Table, *rows: Row, config: weir.WriterConfig | None = None
         writer.put([{"id": n, "v": v} for n, v in rows])
 
 
-def stage(table: weir.Table, puts: list[Row], deletes: list[int]) -> dict[object, list[Staged]]:
+def stage(table: weir.Table, puts: list[Row], deletes: list[int]) -> dict[Value, list[Staged]]:
     """Stage one file per row, the deletes last: the worst possible order."""
-    found: dict[object, list[Staged]] = {}
+    found: dict[Value, list[Staged]] = {}
     for number, (key, value, gone) in enumerate(
         [*((k, v, False) for k, v in puts), *((k, None, True) for k in deletes)]
     ):
@@ -53,10 +59,16 @@ def run(
     deletes: list[int] | None = None,
     token: Token | None = None,
     entry_bytes: int = ENTRY_BYTES,
+    inserts: bool = False,
 ) -> None:
-    statement = Statement(read, token or Token(uuid.uuid4().hex, 0), entry_bytes)
-    core = weir.open(table.uri).core
-    statement.publish(core, stage(table, puts, deletes or []), core.record.routing_version)  # type: ignore[arg-type]
+    token = token or Token(uuid.uuid4().hex, 0)
+    publish(
+        ShardWriters(weir.open(table.uri).core),
+        stage(table, puts, deletes or []),
+        token,
+        entry_bytes=entry_bytes,
+        statement=Statement(read, token, inserts=inserts),
+    )
 
 
 def rows(table: weir.Table) -> dict[int, str]:
@@ -104,17 +116,53 @@ def test_p7_what_passes_the_log_by_is_a_conflict(table: weir.Table) -> None:
     weir.open(table.uri).restore(kept)
     with pytest.raises(CommitConflict):
         run(table, read, [(1, "slow")])
+
+
+def by_update(base: lance.LanceDataset) -> None:
+    base.update({"v": "'theirs'"}, where="id = 1")
+
+
+def by_delete(base: lance.LanceDataset) -> None:
+    base.delete("id = 1")
+
+
+def by_append(base: lance.LanceDataset) -> None:
+    lance.write_dataset(pa.table({"id": [9], "v": ["theirs"]}, schema=SCHEMA), base, mode="append")
+
+
+def by_merge(base: lance.LanceDataset) -> None:
+    theirs = pa.table({"id": [1], "v": ["theirs"]}, schema=SCHEMA)
+    base.merge_insert("id").when_matched_update_all().execute(theirs)
+
+
+@pytest.mark.parametrize("change", [by_update, by_delete, by_append, by_merge])
+def test_p7_rows_that_another_program_changed_in_the_base_are_a_conflict(
+    table: weir.Table, change: Callable[[lance.LanceDataset], None]
+) -> None:
+    table.compact()
     read = weir.open(table.uri).snapshot()
-    core = weir.open(table.uri).core
-    weir.open(table.uri).reshard(weir.Bucket("id", 4))
-    statement = Statement(read, Token("app", 0), ENTRY_BYTES)
-    with pytest.raises(CommitConflict, match="resharded"):
-        staged = stage(table, [(1, "slow")], [])
-        statement.publish(
-            weir.open(table.uri).core,
-            staged,  # type: ignore[arg-type]
-            core.record.routing_version,
+    change(lance.dataset(table.uri))
+    theirs = rows(table)
+    with pytest.raises(CommitConflict, match="another program changed rows of the base"):
+        run(table, read, [(1, "slow"), (9, "slow")])
+    assert rows(table) == theirs
+
+
+def test_p7_what_changes_no_living_row_of_the_base_is_no_conflict(tmp_path: Path) -> None:
+    timed = SCHEMA.append(pa.field("t", pa.timestamp("us", "UTC")))
+    table = weir.create(str(tmp_path / "t"), timed, primary_key="id", sharding=weir.Bucket("id", 2))
+    with table.writer() as writer:
+        writer.put(
+            [{"id": 1, "v": "a"}, {"id": 2, "v": "old", "t": datetime(2000, 1, 1, tzinfo=UTC)}]
         )
+    table.compact()
+    table.set_expire(weir.Expire("t", "1d"))
+    read = weir.open(table.uri).snapshot()
+    assert weir.open(table.uri).compact().rows_expired == 1
+    weir.open(table.uri).create_index("v")
+    lance.dataset(table.uri).optimize.compact_files()
+    run(table, read, [(1, "slow")])
+    assert rows(table) == {1: "slow"}
 
 
 def test_p7_a_collected_log_is_a_conflict(table: weir.Table) -> None:
@@ -142,3 +190,20 @@ def test_p7_a_statement_that_is_in_is_not_refused_by_its_own_rows(table: weir.Ta
     write(table, (1, "later"))
     run(table, read, [(1, "mine")], token=token)
     assert rows(table)[1] == "later"
+
+
+def test_p7_a_row_is_not_put_at_the_key_of_another_that_stays(table: weir.Table) -> None:
+    """`UPDATE t SET id = 2 WHERE id = 1` would lose row 2; swapping both keys loses nothing."""
+    table.compact()
+    write(table, (20, "in the log"))
+    before = rows(table)
+    for there in (2, 20):
+        with pytest.raises(InvalidInput, match=rf"key \{{'id': {there}\}}, which another row"):
+            run(table, table.snapshot(), [(0, "kept"), (there, "moved")], [0, 1], inserts=True)
+        assert rows(table) == before
+    run(table, table.snapshot(), [(1, "was 2"), (2, "was 1"), (9, "new")], [1, 2], inserts=True)
+    assert rows(table) == before | {1: "was 2", 2: "was 1", 9: "new"}
+    with weir.open(table.uri).writer() as writer:
+        writer.delete([3])
+    run(table, weir.open(table.uri).snapshot(), [(3, "free")], inserts=True)
+    assert rows(table)[3] == "free"

@@ -104,9 +104,9 @@ def test_streams_refuse_what_they_cannot_keep(spark: SparkSession, tmp_path: Pat
     for mode, words in (("complete", "complete"), ("update", "[Uu]pdate")):
         grouped = df.groupBy("id").agg({"v": "max"}).withColumnRenamed("max(v)", "v")
         writer = grouped.writeStream.format("weir").outputMode(mode)
+        writer = writer.option("checkpointLocation", str(tmp_path / mode))
         with pytest.raises(Exception, match=words):
-            query = writer.option("checkpointLocation", str(tmp_path / mode)).start(table.uri)
-            query.awaitTermination()
+            writer.start(table.uri).awaitTermination()
 
 
 def test_a_stream_of_upserts_and_deletes(spark: SparkSession, tmp_path: Path) -> None:
@@ -190,8 +190,9 @@ def test_p6_a_new_checkpoint_location_under_an_old_app_id_is_refused_not_skipped
 def follow(
     spark: SparkSession, table: weir.Table, checkpoint: Path, **options: str
 ) -> list[list[Any]]:
-    """Run once to the end of the log; return the rows of each micro-batch."""
+    """Run once from the beginning to the end of the log; return the rows of each micro-batch."""
     batches: list[list[Any]] = []
+    options = {"startingOffsets": "earliest", **options}
     feed = spark.readStream.format("weir").options(**options).load(table.uri)
 
     def keep(df: DataFrame, _number: int) -> None:

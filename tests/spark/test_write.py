@@ -11,7 +11,9 @@ import weir
 import weir.spark
 from tests.support.spark import SCHEMA, frame, in_weir, make_table, once, put
 from weir.format.bucket import bucket
+from weir.spark.describing import shard_by
 from weir.spark.layout import SEED_ZERO, Layout, lay_out
+from weir.spark.making import sharding_of
 from weir.spark.options import write_spec_of
 from weir.spark.types import spark_schema
 
@@ -233,15 +235,44 @@ def test_other_shardings_are_laid_out_too(
     assert in_weir(table) == once(rows | {2: "y"})
 
 
+def test_c18_an_application_has_its_shard_where_each_writer_has_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.PerWriter())
+    named = {"appId": "job", "txnVersion": "1"}
+    for laid_out in (True, False):  # the second applies nothing
+        if laid_out:
+            weir.spark.write(frame(spark, ROWS), table.uri, options=named)
+        else:
+            frame(spark, ROWS).write.format("weir").mode("append").options(**named).save(table.uri)
+        with table.writer() as writer:
+            assert not writer.put_once([{"id": 0, "v": "x"}], app="job", version=1)
+    weir.spark.write(frame(spark, {100: "unnamed"}), table.uri)
+    weir.spark.write(frame(spark, {101: "unnamed"}), table.uri)
+    assert in_weir(table) == once(ROWS | {100: "unnamed", 101: "unnamed"})
+    assert sorted(str(shard.value) for shard in table.shards()) == ["app ", "app job"]
+
+
+@pytest.mark.parametrize("sharding", [weir.PerWriter(), weir.PerWriter(silent_after="30d")])
+def test_c18_a_shard_for_each_writer_is_said_and_told_by_shard_by(
+    sharding: weir.PerWriter,
+) -> None:
+    told = shard_by(sharding)
+    assert told is not None
+    assert sharding_of({"shardby": told}, (), ["a"]) == sharding
+    assert sharding_of({"shardby": "per_writer()"}, (), ["a"]) == weir.PerWriter()
+
+
 def test_many_small_batches_are_flushed_as_they_pile_up(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weir.spark import shard_sink
+    from weir.spark import shard_sink, writers
 
     table = make_table(tmp_path, buckets=1)
-    monkeypatch.setattr(shard_sink, "GAP_ENTRIES", 6)
+    monkeypatch.setattr(writers, "GAP_ENTRIES", 6)
+    opened = writers.ShardWriters(table.core)
     for number in range(12):
-        sink = shard_sink.ShardSink(table.core, 0, shard_sink.Token("app", number))
+        sink = shard_sink.ShardSink(opened, 0, shard_sink.Token("app", number))
         sink.add(pa.RecordBatch.from_pylist([{"id": number, "v": "x"}], schema=SCHEMA))
         sink.finish()
     manifest = table.shard(0).manifest()

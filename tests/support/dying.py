@@ -49,6 +49,8 @@ class Life:
         made = dataclasses.replace(core, store=store, wal=wal, lake=MortalLake(lake, self))
         opened = made.wal_stores._open_wal
         made.wal_stores._open_wal = lambda uri: self.store(opened(uri))
+        folder = made.wal_stores._open_folder
+        made.wal_stores._open_folder = lambda uri: self.store(folder(uri))
         return Table(made)
 
 

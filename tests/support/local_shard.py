@@ -65,6 +65,11 @@ class LocalShard:
         self.site = ShardSite(self.store, self.store, self.shard, self.env)
         self.table_schema = self.lake.open_base().schema
 
+    writer_defaults = WriterConfig()
+
+    def site_for_writing(self, _schema: TableSchema) -> ShardSite:
+        return self.site
+
     def schema_for_writing(self) -> TableSchema:
         return self.table_schema
 

@@ -3,12 +3,14 @@
 import dataclasses
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 
 import weir
 from tests.support.local_shard import QuickClock
 from weir.env import Env
+from weir.records.places import LogPlace
 from weir.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -83,3 +85,8 @@ class _Clocked:
 
     def now(self) -> float:
         return self._now[0]
+
+
+def log_place(table: Table, shard: UUID | None = None) -> LogPlace:
+    """Where the log of a shard is, by default of the first, according to its manifest."""
+    return table.core.log(shard or table.shards()[0].id).place()

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from weir.config import WriterConfig
 from weir.env import Env, SystemThreads
 from weir.format import paths
 from weir.format.schema import TableSchema, table_schema
@@ -76,6 +77,11 @@ class Bench:
         if fence_ttl is not None:  # the table's; infinity disables the second lock of G-7
             self.site = replace(self.site, fence_ttl=fence_ttl)
         return WalAppender.open(self)
+
+    writer_defaults = WriterConfig()
+
+    def site_for_writing(self, _schema: TableSchema) -> ShardSite:
+        return self.site
 
     def schema_for_writing(self) -> TableSchema:
         return self.table_schema

@@ -5,7 +5,6 @@ from weir.config import WriterConfig
 from weir.format.schema import TableSchema
 from weir.format.sharding import Unsharded
 from weir.log.site import ShardSite
-from weir.merge.tails import LogCache
 from weir.records.table import Route, TableRecord
 from weir.routing.core import Core
 
@@ -20,10 +19,9 @@ def core_on(site: ShardSite, schema: TableSchema) -> Core:
         routing_version=1,
         spec=0,
         wal_uri=None,
-        writer_defaults=WriterConfig(),
+        settings=WriterConfig().to_record(),
         probe={},
         created=0.0,
-        extra={},
     )
     return Core(
         uri=site.store.uri,
@@ -33,5 +31,4 @@ def core_on(site: ShardSite, schema: TableSchema) -> Core:
         lake=lake_on(site, schema),
         env=site.env,
         record=record,
-        tails=LogCache(site.env),
     )

@@ -1,5 +1,6 @@
 """Helpers for tests of whole tables: counting requests, and folding SSTables with pylance alone."""
 
+import uuid
 from collections import Counter
 from typing import Any
 
@@ -9,6 +10,9 @@ from lance.mem_wal import CompactedSsTable
 
 import weir
 from weir.format.schema import TOMBSTONE
+from weir.lake.base import fold
+from weir.lake.base.view import LanceBase
+from weir.upkeep.loads import PreparedLoad, load
 
 VERBS = (
     "copy",
@@ -61,6 +65,17 @@ def count_requests(table: weir.Table) -> CountingStore:
         table.core.wal = counting
     table.core.store = counting
     return counting
+
+
+def load_rows(table: weir.Table, rows: dict[int, Any], *, replaces: bool) -> None:
+    """Load rows of id and v into the base, past the log, as an overwrite or a bulk load does."""
+
+    def write(base: LanceBase) -> PreparedLoad:
+        found = [{"id": k, "v": v} for k, v in rows.items()]
+        plain = base.schema.plain
+        return PreparedLoad(fold.write_rows(base, pa.Table.from_pylist(found, plain)), len(rows))
+
+    load(table.core, write, job_id=uuid.uuid4().hex, replaces=replaces)
 
 
 def compact_with_pylance(table: weir.Table) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, assert_type
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, assert_type
 from uuid import UUID
 
 import pyarrow as pa
@@ -16,6 +17,30 @@ import weir
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass
+class Order:
+    """A row as a dataclass."""
+
+    id: int
+    v: str
+
+
+class Line(NamedTuple):
+    """A row as a named tuple."""
+
+    id: int
+    v: str
+
+
+class Model:
+    """A row with the method of a pydantic model that weir uses."""
+
+    def model_dump(self, *, mode: str = "python") -> dict[str, object]:
+        """As a dict."""
+        return {"id": 3, "v": mode}
+
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 
@@ -32,12 +57,22 @@ def make(root: str) -> weir.Table:
     )
     assert_type(table, weir.Table)
     assert_type(weir.open(table.uri), weir.Table)
+    columns: weir.SchemaLike = {"id": "int64", "v": pa.string()}
+    weir.drop(weir.create(f"{table.uri}-types", columns).uri)
+    weir.drop(weir.create(f"{table.uri}-rows", pa.table({"id": [1]})).uri)
     assert_type(table.uri, str)
     assert_type(table.schema, pa.Schema)
     assert_type(table.primary_key, tuple[str, ...])
-    assert_type(table.sharding, weir.Bucket | weir.Identity | weir.Unsharded)
+    assert_type(table.sharding, weir.Bucket | weir.Identity | weir.PerWriter | weir.Unsharded)
     assert_type(table.wal_uri, str | None)
     assert_type(table.writer_defaults, weir.WriterConfig)
+    assert_type(table.shard_of({"id": 17}), weir.Shard)
+    assert_type(
+        [table.shard_of(17), table.shard_of((17,)), table.shard_of(Order(3, "c"))], list[weir.Shard]
+    )
+    assert_type(table.shards_of([17, 18]), list[weir.Shard])
+    assert_type(table.shards_of(pa.table({"id": [17]})), list[weir.Shard])
+    assert_type(table.refresh(), bool)
     return table
 
 
@@ -58,6 +93,18 @@ def by_name(root: str) -> None:
     weir.drop(db.create_table("events", SCHEMA).uri)
 
 
+def own(table: weir.Table) -> None:
+    """Rows of some shards only."""
+    with table.writer(shards=[0, table.shard(1).id, table.shard(1)]) as writer:
+        try:
+            writer.put({"id": 1, "v": "a"})
+        except weir.NotOwner as error:
+            assert_type(error.shard, UUID)
+            assert_type(error.value, int | str | bool | None)
+    with table.shard(1).writer() as shard_writer:
+        assert_type(shard_writer.shards, tuple[UUID, ...])
+
+
 def fuse(table: weir.Table) -> pa.Table:
     """Two rankings; checked, not run: the table has one column to search."""
     return table.hybrid_search({"v": "c", "e": [0.5]}, weights={"v": 0.5}, offset=1)
@@ -74,6 +121,13 @@ def write(table: weir.Table) -> None:
         assert_type(writer, weir.TableWriter)
         writer.put([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}], timeout=30.0)
         writer.put(pa.table({"id": [3], "v": ["c"]}))
+        writer.put({"id": 3, "v": "c"})
+        writer.put(Order(3, "c"))
+        writer.put([Order(3, "c"), Order(4, "d")])
+        writer.put(Line(3, "c"))
+        writer.put(line for line in [Line(3, "c")])
+        writer.put(Model())
+        writer.put([Model(), {"id": 3, "v": "c"}])
         receipt = writer.delete([2], timeout=30.0)
         assert_type(receipt, weir.Receipt)
         assert_type(receipt.done, bool)
@@ -83,6 +137,7 @@ def write(table: weir.Table) -> None:
         assert_type(asyncio.run(writer.adelete([7])), weir.Receipt)
         assert_type(writer.stats(), dict[UUID, weir.WriterStats])
         writer.flush_wal()
+        assert_type(writer.shards + writer.fenced, tuple[UUID, ...])
         assert_type(writer.shard_writers(), dict[UUID, weir.ShardWriter])
         writer.flush()
 
@@ -109,6 +164,11 @@ def write_one_shard(table: weir.Table) -> None:
         assert_type(put_if, weir.WriteCounts)
         assert_type(writer.update_where("v = 'z'", {"v": "'y'"}), weir.WriteCounts)
         assert_type(writer.delete_where("v = 'never'"), weir.WriteCounts)
+        params: weir.Params = {"v": "never", "id": 1}
+        assert_type(writer.delete_where("v = $v and id = $id", params=params), weir.WriteCounts)
+        assert_type(
+            writer.put([{"id": row}], when="incoming.id = $i", params={"i": 0}).skipped, int
+        )
         assert_type(writer.get([row], columns=["v"]), pa.Table)
         assert_type(writer.scan(columns=["id"], filter="id > 0"), pa.RecordBatchReader)
         assert_type(writer.scan({"n": "id + 1"}), pa.RecordBatchReader)
@@ -157,8 +217,10 @@ def read(table: weir.Table) -> list[dict[str, object]]:
     assert_type(scan.snapshot(), weir.Snapshot)
     assert_type(table.get([1, 3], columns=["v"], freshness="durable"), pa.Table)
     assert_type(table.search("v", "c", k=1), pa.Table)
+    assert_type(table.count("v = $v", params={"v": "c"}), int)
+    assert_type(table.sql("select id from t where v = $v", params={"v": "c"}), pa.Table)
     words = weir.Boolean(must=[weir.Phrase("a b")], should=[weir.Match("c", operator="and"), "d"])
-    assert_type(table.search("v", words, offset=1, distance_range=(None, 0.5)), pa.Table)
+    assert_type(table.search("v", words, offset=1), pa.Table)
     assert_type(table.search("v", ["c", "d"]), pa.Table)
     assert_type(table.snapshot("flushed"), weir.Snapshot)
     assert_type(weir.Snapshot.from_json(table.snapshot().to_json()), weir.Snapshot)
@@ -173,6 +235,15 @@ def follow(table: weir.Table) -> str:
         assert_type(change, weir.Change)
         assert_type(change.batch, pa.RecordBatch)
     assert_type(weir.Bookmark.from_json(changes.bookmark.to_json()), weir.Bookmark)
+    named = table.changes(since="now", consumer="mirror", consumer_ttl="1d")
+    named.begin()
+    assert_type(named.commit(), weir.Bookmark)
+    rows = [change.of_snapshot for change in table.follow("copy", changes.bookmark, once=True)]
+    assert_type(rows, list[bool])
+    for consumer in table.stats().consumers:
+        assert_type(consumer, weir.ConsumerStats)
+        assert_type((consumer.name, consumer.lag, consumer.expires), tuple[str, int, float])
+        table.drop_consumer(consumer.name)
     tailer = table.shard(0).tailer(start=1, fences=True)
     assert_type(tailer, weir.WalTailer)
     assert_type(tailer.tip() + 1, int)
@@ -202,9 +273,23 @@ def keep(table: weir.Table, copy: str) -> None:
     clone = table.clone(copy, checkpoint=point, deep=True)
     assert_type(clone, weir.Table)
     assert_type(weir.CompactionPolicy(age="1h").due(table), str | None)
+    policy = weir.KeepPolicy(checkpoints=[weir.CheckpointSchedule("hourly", "1h", "2d")])
+    assert_type(weir.due(table, policy), weir.Upkeep)
+    assert_type([job.reason for job in weir.due(table)], list[str])
     assert_type(table.compact(indexes=True), weir.CompactReport)
     assert_type(table.gc(min_age="15m", dry_run=True), weir.GcReport)
+    table.add_columns([pa.field("later", pa.string())])
+    table.add_columns({"twice": "id * 2"})
+    table.rename_column("twice", "doubled")
+    table.drop_columns(["doubled", "later"])
+    kind: weir.IndexKind = "bitmap"
+    assert_type(table.create_index("id", kind, "ids", True), str)
+    assert_type(table.create_fts_index("v", stem=False), str)
+    assert_type([index.rows_not_indexed for index in table.indexes()], list[int])
+    table.drop_index("ids")
     assert_type(table.stats(), weir.TableStats)
+    assert_type(table.history(5, upkeep=True), list[weir.HistoryEntry])
+    assert_type([entry.at.year for entry in table.history()], list[int])
     assert_type(clone.move_wal(f"{copy}-wal"), weir.WalMoveReport)
     assert_type(table.restore(point), weir.RestoreReport)
     assert_type(table.reshard(weir.Bucket("id", 3)), weir.ReshardReport)
@@ -216,7 +301,6 @@ def let_go(table: weir.Table, clone: str, shard: UUID) -> list[UUID]:
     table.discard_clone(clone)
     table.set_expire(None)
     assert_type(table.adopt_shard(shard, "newer"), weir.AdoptReport)
-    assert_type(table.upgrade(dry_run=True, quiet="1m"), weir.UpgradeReport)
     return table.release_clone(clone)
 
 
@@ -234,14 +318,12 @@ def on_spark(spark: SparkSession, df: DataFrame, uri: str) -> None:
     assert_type(moved, weir.ReshardReport)
     assert_type(weir.spark.bulk_load(df, uri).rows, int)
     assert_type(weir.spark.attach(spark, "lake"), list[str])
-    made = weir.spark.create(f"{uri}-2", "id bigint, v string", primary_key="id")
-    assert_type(made, weir.Table)
     assert_type(weir.spark.merge(df, uri).rows, int)
     assert_type(weir.spark.update_where(spark, uri, "id < 3", {"v": "'x'"}).attempts, int)
     assert_type(weir.spark.delete_where(spark, uri, "id < 2").deleted, int)
     assert_type(weir.spark.stats(spark, uri), "DataFrame")
     assert_type(weir.spark.search(df, uri, "v", query="v"), "DataFrame")
-    assert_type(weir.spark.keep(spark, uri).due, str | None)
+    assert_type(weir.spark.keep(spark, uri).due, weir.Upkeep)
     assert_type(weir.spark.debezium(df), "DataFrame")
     assert_type(weir.spark.lookup(df, uri, columns=["v"]), "DataFrame")
 
@@ -258,6 +340,7 @@ def main(root: str) -> None:
     """Use every verb, as in a day's work."""
     by_name(root)
     table = make(root)
+    own(table)
     write(table)
     write_one_shard(table)
     print(read(table), follow(table), append_directly(table))

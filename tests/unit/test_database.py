@@ -59,6 +59,16 @@ def test_datasets_of_lance_are_no_weir_tables(tmp_path: Path) -> None:
     assert not weir.exists(tmp_path / "plain.lance")
 
 
+def test_a_damaged_table_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    db = weir.connect(tmp_path)
+    db.create_table("good", SCHEMA)
+    (tmp_path / "bad.lance" / "_weir" / "table").mkdir(parents=True)
+    (tmp_path / "bad.lance" / "_weir" / "table" / f"{1:020}.json").write_text("{garbage")
+    assert db.tables() == ["bad", "good"]
+    with pytest.raises(weir.errors.CorruptEntry):
+        db.open_table("bad")
+
+
 def test_tables_in_namespaces_are_named_by_lists(tmp_path: Path) -> None:
     db = weir.connect(tmp_path)
     made = db.create_table(["shop", "eu", "orders"], SCHEMA, primary_key="id")
@@ -90,3 +100,40 @@ def test_a_namespace_that_would_lead_elsewhere_is_refused(tmp_path: Path, part: 
         weir.connect(tmp_path).table_uri([part, "t"])
     with pytest.raises(weir.InvalidInput, match="valid table name"):
         weir.connect(tmp_path).table_uri([])
+
+
+def test_what_stays_of_dropped_tables_is_no_namespace(tmp_path: Path) -> None:
+    """A dropped table leaves its fences (C-16), and with them its folder."""
+    db = weir.connect(tmp_path)
+    for name in (["shop", "a"], ["shop", "b"], ["shop", "eu", "c"]):
+        db.create_table(name, SCHEMA, primary_key="id")
+    weir.create(str(tmp_path / "bare"), SCHEMA, primary_key="id")
+    weir.drop(str(tmp_path / "bare"))
+    db.drop_table(["shop", "a"])
+    assert (tmp_path / "bare").exists()
+    assert (db.namespaces(), db.namespaces("shop")) == (["shop"], ["eu"])
+    db.drop_table(["shop", "b"])
+    assert (db.namespaces(), db.namespaces("shop")) == (["shop"], ["eu"])
+    db.drop_table(["shop", "eu", "c"])
+    assert db.namespaces("shop") == []
+    db.create_table(["bare", "x"], SCHEMA)
+    assert "bare" in db.namespaces()
+
+
+def test_a_table_without_the_ending_is_no_namespace(tmp_path: Path) -> None:
+    """README and quickstart make such tables; a table was made within the folder of one."""
+    weir.create(str(tmp_path / "orders"), SCHEMA, primary_key="id")
+    lance.write_dataset(pa.table({"a": [1]}), tmp_path / "plain")
+    db = weir.connect(tmp_path)
+    db.create_table(["shop", "lines"], SCHEMA)
+    before = sorted(path.name for path in (tmp_path / "orders").iterdir())
+    assert db.namespaces() == ["shop"]
+    for name in (["orders", "x"], ["plain", "x"], ["orders", "deeper", "x"]):
+        with pytest.raises(weir.InvalidInput, match="is a table and not a namespace"):
+            db.create_table(name, SCHEMA)
+    assert sorted(path.name for path in (tmp_path / "orders").iterdir()) == before
+    with pytest.raises(weir.NotAWeirTable, match=r"without '.lance' at the end"):
+        db.open_table("orders")
+    with pytest.raises(weir.NotAWeirTable, match="shop"):
+        db.open_table("typo")
+    assert not (tmp_path / "typo").exists()

@@ -5,6 +5,7 @@ from pathlib import Path
 UNIT = Path(__file__).parent
 ROOT = UNIT.parents[1]
 OTHERS = {
+    "test_guards.py": "tools/guards.py",
     "test_init.py": "weir/__init__.py",
     "test_mirror.py": "this one",
     "test_tidy.py": "tools/tidy.py",

@@ -111,11 +111,10 @@ def test_put_to_fenced_and_healthy_shards_says_which_failed(table):
     error = caught.value
     assert list(error.failures) == [fenced.id]
     assert isinstance(error.failures[fenced.id], weir.FencedError)
-    lost = pa.Table.from_batches(error.unacknowledged[fenced.id])["id"].to_pylist()
+    lost = pa.Table.from_batches(error.by_shard[fenced.id])["id"].to_pylist()
     kept = table.scan(filter="x = 1").to_table()["id"].to_pylist()
     assert sorted(lost + kept) == list(range(30))
-    with pytest.raises(weir.WeirError):
-        writer.close()
+    writer.close()
 
 
 def test_a_put_to_one_shard_raises_its_own_error(uri):
@@ -125,8 +124,7 @@ def test_a_put_to_one_shard_raises_its_own_error(uri):
     table.shards()[0].writer().close()
     with pytest.raises(weir.FencedError):
         writer.put([row(2)])
-    with pytest.raises(weir.FencedError):
-        writer.close()
+    writer.close()
 
 
 def test_bad_rows_reach_no_shard(table):
@@ -228,9 +226,9 @@ def test_snapshot_travels_as_text_and_reads_the_same(filled):
     assert count >= 20
     with pytest.raises(weir.InvalidInput, match="snapshot"):
         Snapshot.from_json("{}")
-    ends_before_it_begins = [str(snapshot.cuts[0].shard), 3, 2, 1, 4, [], False]
-    backwards = {"base_version": 4, "freshness": "durable", "cuts": [ends_before_it_begins]}
-    with pytest.raises(weir.InvalidInput):
+    backwards = json.loads(text)
+    backwards["cuts"][0] |= {"replay_after": 2, "wal_through": 1}
+    with pytest.raises(weir.InvalidInput, match="snapshot"):
         Snapshot.from_json(json.dumps(backwards))
 
 
@@ -295,7 +293,7 @@ def test_a_bookmark_behind_the_floor_is_an_error_that_says_what_to_do(uri):
             writer.put([row(i)])
     old = weir.Bookmark({table.shards()[0].id: 1})
     table.core.tails.manifests(table.shards()[0].site).floors.raise_to("wal", 3)
-    with pytest.raises(weir.SnapshotExpired, match="scan"):
+    with pytest.raises(weir.SnapshotExpired, match=r"table\.follow"):
         list(table.changes(old))
     assert len(list(table.changes())) >= 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -11,21 +12,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-from rich.markup import escape
+import click
 
 import weir
-from weir.cli import options as o
-from weir.cli import screen, settings
-from weir.env import SYSTEM
+from weir.cli import output, settings
+from weir.cli.invocation import Invocation, command
 from weir.errors import InvalidInput, NotAWeirTable, WeirError
-from weir.lake.supported import require_supported
-from weir.store.api import ObjectMissing, is_local
-from weir.store.open import FSYNC, open_store
-from weir.store.probe import probe
-from weir.upkeep.health import find_problems
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _PACKAGES = ("lance-weir", "pylance", "pyarrow", "obstore", "protobuf", "numpy")
 _SKEW_S = 5.0
@@ -41,44 +38,34 @@ class Finding:
     detail: str
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(
-        epilog="Example: [bold]weir doctor s3://lake/orders[/bold]", rich_help_panel="Upkeep"
-    )(doctor)
-
-
-def doctor(
-    uri: Annotated[
-        str | None, typer.Argument(help="A table, or the place for a new one.", metavar="URI")
-    ] = None,
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
-) -> None:
+@command("doctor", example="weir doctor s3://lake/orders")
+@click.argument("uri", required=False, metavar="URI", help="A table, or the place for a new one.")
+def doctor(call: Invocation, uri: str | None) -> None:
     """Check the installation, a store, a table.
 
     With a URI, checks the store and the table there. Tests put-if-absent with concurrent
     writes under _weir/probe/, and removes what it wrote.
     """
-    found = list(_installation(config))
+    found = list(_installation(call.config))
     if uri is not None:
-        found += _place(uri, settings.storage_options(uri, option, config))
+        found += _place(uri, call.storage(uri))
     bad = [finding for finding in found if finding.state == "bad"]
-    if json:
-        screen.emit({"ok": not bad, "findings": found})
-    else:
-        marks = {"ok": "[good]ok[/]", "note": "[warn]note[/]", "bad": "[bad]bad[/]"}
-        view = screen.grid("", "what", "found")
-        for finding in found:
-            view.add_row(marks[finding.state], finding.name, escape(finding.detail))
-        screen.out().print(view)
+    rows = [(_mark(finding.state), finding.name, finding.detail) for finding in found]
+    call.out.show({"ok": not bad, "findings": found}, output.grid("", "what", "found", rows=rows))
     if bad:
-        screen.complain(f"{bad[0].name}: {bad[0].detail}")
-        raise typer.Exit(1)
+        output.complain(f"{bad[0].name}: {bad[0].detail}")
+        raise click.exceptions.Exit(1)
+
+
+def _mark(state: str) -> Text:
+    from rich.text import Text
+
+    return Text(state, {"ok": "good", "note": "warn"}.get(state, "bad"))
 
 
 def _installation(config: Path | None) -> Iterator[Finding]:
+    from weir.lake.supported import require_supported
+
     yield Finding("python", "ok", f"{platform.python_version()} {sys.executable}")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     yield Finding("packages", "ok", ", ".join(versions))
@@ -107,11 +94,17 @@ def _spark() -> Finding:
 
 
 def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
+    from weir.env import SYSTEM
+    from weir.store import probe
+    from weir.store.api import ObjectMissing, is_local
+    from weir.store.open import FSYNC, open_store
+
     names = ", ".join(sorted(options)) or "none given"
     yield Finding("storage options", "ok", f"{names} (values are never shown)")
     try:
         store = open_store(uri, options)
-        report = probe(store)
+        made = _missing_folders(store.uri)
+        report = probe.probe(store)
     except (WeirError, OSError) as error:
         yield Finding("store", "bad", str(error))
         return
@@ -120,8 +113,8 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
         return
     for check in report.checks:
         state = "ok" if check.passed else "bad"
-        yield Finding(check.name, state, check.detail or screen.span(check.took))
-    medians = ", ".join(f"{verb} {screen.span(s)}" for verb, s in report.latencies.items())
+        yield Finding(check.name, state, check.detail or output.span(check.took))
+    medians = ", ".join(f"{verb} {output.span(s)}" for verb, s in report.latencies.items())
     yield Finding("one request", "ok", medians)
     if is_local(store):
         synced = options.get(FSYNC, "false").lower() in ("true", "1")
@@ -140,9 +133,22 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
         " host's",
     )
     yield from _table(uri, options)
+    for folder in made:
+        with contextlib.suppress(OSError):  # only if it is empty: a table may have been made since
+            folder.rmdir()
+
+
+def _missing_folders(uri: str) -> list[Path]:
+    """The folders that a write to a local store makes, innermost first."""
+    if "://" in uri:
+        return []
+    place = Path(uri)
+    return [folder for folder in (place, *place.parents) if not folder.exists()]
 
 
 def _table(uri: str, options: dict[str, str]) -> Iterator[Finding]:
+    from weir.upkeep.health import find_problems
+
     try:
         table = weir.open(uri, storage_options=options)
         stats = table.stats()
@@ -155,8 +161,8 @@ def _table(uri: str, options: dict[str, str]) -> Iterator[Finding]:
     yield Finding(
         "table",
         "ok",
-        f"{screen.many(len(stats.shards), 'shard')}, {stats.base_rows:,} base rows,"
-        f" {stats.lag:,} entries unflushed, {screen.many(stats.generations, 'SSTable')} to compact",
+        f"{output.many(len(stats.shards), 'shard')}, {stats.base_rows:,} base rows,"
+        f" {stats.lag:,} entries unflushed, {output.many(stats.generations, 'SSTable')} to compact",
     )
     for found in find_problems(table.core):
         yield Finding(found.name, found.state, found.detail)

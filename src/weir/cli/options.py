@@ -1,100 +1,75 @@
-"""The options that several commands share, each defined once."""
+"""The arguments and options that several commands share, each defined once."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import typer
+import click
 
 import weir
-from weir import types
-from weir.cli import settings
-from weir.config import WriterConfig
 from weir.durations import seconds
 from weir.errors import InvalidInput
-from weir.format.sharding import BUCKETS_MAX, Sharding
-from weir.read.snapshot import check_freshness
 
-Uri = Annotated[
-    str, typer.Argument(help="The table: a path, s3://, gs:// or az://.", metavar="URI")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Options = Annotated[
-    list[str] | None,
-    typer.Option("--option", "-o", metavar="NAME=VALUE", help="A storage option; repeat for more."),
-]
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help="Configuration file.", metavar="FILE", dir_okay=False),
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from weir import types
+    from weir.config import WriterConfig
+    from weir.format.sharding import Sharding
 
 
-def _freshness(value: str) -> str:
+@contextmanager
+def usage(option: str | None = None) -> Iterator[None]:
+    """Turn `InvalidInput` into wrong usage of that option."""
     try:
-        return check_freshness(value)
+        yield
     except InvalidInput as error:
-        raise typer.BadParameter(str(error)) from error
+        raise click.BadParameter(str(error), param_hint=option) from error
 
 
-def duration(value: str | None) -> str | None:
-    """Check an option that takes a duration, such as 15m or 7d; a typer callback."""
-    try:
-        if value is not None:
-            seconds(value)
-    except InvalidInput as error:
-        raise typer.BadParameter(str(error)) from error
-    return value
+class Duration(click.ParamType[float]):
+    """A number of seconds, or a text such as 15m or 7d."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number of seconds."""
+        try:
+            return seconds(value)
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
 
 
-Freshness = Annotated[
-    str,
-    typer.Option(
-        "--freshness", metavar="LEVEL", help="base, flushed or durable.", callback=_freshness
-    ),
-]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option("--checkpoint", metavar="NAME", help="Read this checkpoint."),
-]
-Columns = Annotated[
-    str | None,
-    typer.Option("--columns", "-c", metavar="A,B", help="Columns to read; all if left out."),
-]
-Computed = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--computed", metavar="NAME=SQL", help="Computed column, e.g. 'total=price * qty'."
-    ),
-]
-Filter = Annotated[
-    str | None, typer.Option("--filter", "-w", metavar="SQL", help="Rows to read, e.g. 'v > 0.5'.")
-]
-Key = Annotated[
-    str | None,
-    typer.Option("--key", "-k", metavar="A,B", help="Primary key; append-only if none."),
-]
-BucketBy = Annotated[
-    str | None,
-    typer.Option("--bucket", metavar="COLUMN:N", help="N shards by a hash of a column."),
-]
-IdentityBy = Annotated[
-    str | None,
-    typer.Option("--identity", metavar="COLUMN", help="One shard per value of a column."),
-]
-WalUri = Annotated[
-    str | None, typer.Option("--wal-uri", metavar="URI", help="A second store for the log.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A writer default; repeat for more."),
-]
-
-
-def open_table(uri: str, given: list[str] | None, config: Path | None) -> weir.Table:
-    """Open the table at `uri` with the storage options for it."""
-    return weir.open(uri, storage_options=settings.storage_options(uri, given, config))
+uri = click.argument("uri", metavar="URI", help="The table: a path, s3://, gs:// or az://.")
+freshness = click.option(
+    "--freshness",
+    type=click.Choice(["base", "flushed", "durable"]),
+    default="durable",
+    help="How new the rows are that are read.",
+)
+checkpoint = click.option("--checkpoint", metavar="NAME", help="Read this checkpoint.")
+columns = click.option("--columns", "-c", metavar="A,B", help="Columns to read; all if left out.")
+filter_ = click.option(
+    "--filter", "-w", "filter_", metavar="SQL", help="Rows to read, e.g. 'v > 0.5'."
+)
+key = click.option("--key", "-k", metavar="A,B", help="Primary key; append-only if none.")
+bucket = click.option("--bucket", metavar="COLUMN:N", help="N shards by a hash of a column.")
+identity = click.option("--identity", metavar="COLUMN", help="One shard per value of a column.")
+per_writer = click.option(
+    "--per-writer", is_flag=True, help="One shard per writer, append-only; as many as you run."
+)
+wal_uri = click.option("--wal-uri", metavar="URI", help="A second store for the log.")
+defaults = click.option(
+    "--set", "set_", multiple=True, metavar="NAME=VALUE", help="A writer default; repeat for more."
+)
+yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+watch = click.option(
+    "--watch", type=Duration(), metavar="TIME", help="Repeat until Ctrl-C, with this pause."
+)
 
 
 def names(text: str | None) -> list[str] | None:
@@ -104,9 +79,7 @@ def names(text: str | None) -> list[str] | None:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def computed(
-    columns: str | None, more: list[str] | None, schema: pa.Schema
-) -> types.Columns | None:
+def computed(columns: str | None, more: Sequence[str], schema: pa.Schema) -> types.Columns | None:
     """The columns of --columns, or all, followed by the computed columns of --computed."""
     if not more:
         return names(columns)
@@ -114,54 +87,64 @@ def computed(
     for text in more:
         name, equals, sql = text.partition("=")
         if not (name.strip() and equals and sql.strip()):
-            raise typer.BadParameter(f"write --computed as NAME=SQL, not {text!r}")
+            raise click.BadParameter(f"write --computed as NAME=SQL, not {text!r}")
         asked[name.strip()] = sql.strip()
     return asked
 
 
-def sharding(bucket: str | None, identity: str | None) -> Sharding | None:
-    """The sharding from --bucket or --identity; None if neither was given."""
-    if bucket is not None and identity is not None:
-        raise typer.BadParameter("give --bucket or --identity, not both", param_hint="--bucket")
+def sharding(
+    bucket: str | None, identity: str | None, *, per_writer: bool = False
+) -> Sharding | None:
+    """The sharding from --bucket, --identity or --per-writer; None if none was given."""
+    if (bucket is not None) + (identity is not None) + per_writer > 1:
+        raise click.UsageError("give one of --bucket, --identity and --per-writer")
+    if per_writer:
+        return weir.PerWriter()
     if identity is not None:
         return weir.Identity(identity)
     if bucket is None:
         return None
+    from weir.format.sharding import BUCKETS_MAX
+
     column, separator, number = bucket.rpartition(":")
     if not separator or not number.isdigit() or not 1 <= int(number) <= BUCKETS_MAX:
         text = f"write COLUMN:N, e.g. id:8, with N from 1 to {BUCKETS_MAX}"
-        raise typer.BadParameter(text, param_hint="--bucket")
+        raise click.BadParameter(text, param_hint="--bucket")
     return weir.Bucket(column, int(number))
 
 
-def writer_config(pairs: list[str] | None) -> WriterConfig | None:
+def writer_config(pairs: Sequence[str]) -> WriterConfig | None:
     """The writer configuration from --set; None if it was not given."""
     if not pairs:
         return None
-    values: dict[str, object] = {}
+    from weir.config import WriterConfig
+
     known = WriterConfig().to_record()
+    values: dict[str, object] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or name not in known:
             choices = ", ".join(sorted(known))
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"{pair!r}: write NAME=VALUE, with NAME one of {choices}", param_hint="--set"
             )
         values[name] = _value(name, text, known[name])
-    return WriterConfig(**values)  # type: ignore[arg-type]
+    with usage("--set"):
+        return WriterConfig(**values)  # type: ignore[arg-type]
 
 
 def _value(name: str, text: str, default: object) -> object:
-    if isinstance(default, bool):
-        if text.lower() not in ("true", "false"):
-            raise InvalidInput(f"--set {name}: must be true or false, not {text!r}")
-        return text.lower() == "true"
-    if isinstance(default, int):
-        if not text.isdigit():
-            raise InvalidInput(f"--set {name}: must be a whole number, not {text!r}")
-        return int(text)
+    if name == "max_memtable_age" and text.lower() == "none":
+        return None
     if isinstance(default, float):
         return float(text) if text.replace(".", "", 1).isdigit() else text
-    raise InvalidInput(
-        f"--set cannot change {name}; create the table in Python, with writer_defaults"
-    )
+    if isinstance(default, bool) and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if isinstance(default, int) and not isinstance(default, bool) and text.isdigit():
+        return int(text)
+    kind = "true or false" if isinstance(default, bool) else "a whole number"
+    if not isinstance(default, int):
+        problem = f"cannot change {name}; create the table in Python, with writer_defaults"
+    else:
+        problem = f"{name} must be {kind}, not {text!r}"
+    raise click.BadParameter(problem, param_hint="--set")

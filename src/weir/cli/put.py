@@ -4,71 +4,72 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import typer
+import click
 
-import weir
 from weir.cli import options as o
-from weir.cli import screen, settings, sources
+from weir.cli import output
+from weir.cli.formats import INPUTS, STDIN
+from weir.cli.invocation import Invocation, command
 from weir.errors import FencedError, PartialWrite, WeirError
 
-BATCH_ROWS = 10_000
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(
-        epilog="Example: [bold]weir put s3://lake/orders new.parquet more.csv[/bold]",
-        rich_help_panel="Rows",
-    )(put)
-
-
+@command("put", example="weir put s3://lake/orders new.parquet more.csv")
+@o.uri
+@click.argument(
+    "file",
+    nargs=-1,
+    metavar="[FILE]...",
+    help="Parquet, CSV, JSON lines, Arrow, Lance; '-' or nothing: standard input.",
+)
+@click.option(
+    "--format", "-f", "format_", type=click.Choice(INPUTS), help="If the name does not say it."
+)
+@click.option("--delete", is_flag=True, help="The files hold keys; delete their rows.")
+@click.option(
+    "--batch-rows",
+    type=click.IntRange(min=1),
+    default=10_000,
+    metavar="N",
+    help="Rows per put.",
+)
 def put(
-    uri: o.Uri,
-    file: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Parquet, CSV, JSON lines, Arrow, Lance; '-' or nothing: standard input.",
-            metavar="FILE",
-        ),
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option("--format", "-f", metavar="F", help="parquet, csv, jsonl, arrow or lance."),
-    ] = None,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="The files hold keys; delete their rows.")
-    ] = False,
-    batch_rows: Annotated[
-        int, typer.Option("--batch-rows", metavar="N", min=1, help="Rows per put.")
-    ] = BATCH_ROWS,
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
+    call: Invocation,
+    uri: str,
+    file: Sequence[str],
+    format_: str | None,
+    *,
+    delete: bool,
+    batch_rows: int,
 ) -> None:
     """Write rows; they are durable when the command ends.
 
     Rows with the key of an older row replace it. If the command fails halfway, the rows put before
     the failure are durable. Run it again: with a key, no row is duplicated.
     """
-    table = o.open_table(uri, option, config)
+    import pyarrow as pa
+
+    from weir.cli import sources
+
+    table = call.open(uri)
     schema = table.schema
     if delete:
         schema = pa.schema([schema.field(name) for name in table.primary_key])
     rows = puts = 0
     began = time.monotonic()
-    files = file or [sources.STDIN]
-    if sources.STDIN in files and sys.stdin.isatty():
-        screen.err().print("[dim]type rows as CSV or JSON lines; end with Ctrl-D[/]")
-    with screen.working("rows", quiet=json) as progress, _closing(table.writer()) as writer:
-        progress.update(progress.task_ids[0], total=sources.known_rows(files, format))
+    files = file or [STDIN]
+    if STDIN in files and sys.stdin.isatty():
+        output.console(stderr=True).print("[dim]type rows as CSV or JSON lines; end with Ctrl-D[/]")
+    total = sources.known_rows(files, format_)
+    with call.out.working("rows") as progress, table.writer() as writer:
         for source in files:
-            found = settings.storage_options(source, option, config)
-            for batch in _sized(sources.batches(source, schema, found, format), batch_rows):
+            found = sources.batches(source, schema, call.storage(source), format_)
+            for batch in _sized(found, batch_rows):
                 try:
                     if delete:
                         writer.delete(batch.select(list(table.primary_key)))
@@ -77,53 +78,33 @@ def put(
                 except (FencedError, PartialWrite) as error:
                     raise _taken_over(error, rows) from error
                 rows, puts = rows + batch.num_rows, puts + 1
-                progress.update(progress.task_ids[0], completed=rows)
+                progress("rows", rows, total)
     took = time.monotonic() - began
-    if json:
-        screen.emit({"rows": rows, "puts": puts, "deleted": delete, "seconds": round(took, 3)})
-    else:
-        verb = "deleted" if delete else "put"
-        rate = f", {rows / took:,.0f} rows/s" if took > 0 else ""
-        screen.out().print(
-            f"[good]{verb}[/good] {screen.many(rows, 'row')} in {screen.span(took)}{rate}"
-        )
-
-
-@contextmanager
-def _closing(writer: weir.TableWriter) -> Iterator[weir.TableWriter]:
-    """Close the writer at the end. If another writer took a shard over since the last put, it has
-    all durable rows, so that is a failure only if some rows were still buffered."""
-    with ExitStack() as stack:
-        stack.push(writer)  # closes the writer if the work fails
-        yield writer
-        stack.pop_all()
-    try:
-        writer.close()
-    except (FencedError, PartialWrite) as error:
-        lost = error.unacknowledged
-        if not _fenced(error) or any(lost.values() if isinstance(lost, dict) else lost):
-            raise
-
-
-def _fenced(error: FencedError | PartialWrite) -> int:
-    """The number of shards that were taken over; 0 if there were other failures."""
-    failures = error.failures.values() if isinstance(error, PartialWrite) else [error]
-    return len(failures) if all(isinstance(one, FencedError) for one in failures) else 0
+    rate = f", {rows / took:,.0f} rows/s" if took > 0 else ""
+    call.out.show(
+        {"rows": rows, "puts": puts, "deleted": delete, "seconds": round(took, 3)},
+        output.done(
+            "deleted" if delete else "put",
+            f"{output.many(rows, 'row')} in {output.span(took)}{rate}",
+        ),
+    )
 
 
 def _taken_over(error: FencedError | PartialWrite, rows: int) -> WeirError:
     """The message for a fenced writer in the shell; any other failure unchanged."""
-    shards = _fenced(error)
-    if not shards:
+    failures = list(error.failures.values()) if isinstance(error, PartialWrite) else [error]
+    if not all(isinstance(one, FencedError) for one in failures):
         return error
     return WeirError(
-        f"another writer took over {screen.many(shards, 'shard')} after {rows:,} rows were put."
-        " When it is done, run this command again: with a key, no row is duplicated"
+        f"another writer took over {output.many(len(failures), 'shard')} after {rows:,} rows were"
+        " put. When it is done, run this command again: with a key, no row is duplicated"
     )
 
 
 def _sized(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
     """The same rows in pieces of `rows`: one piece is one entry in each shard's log."""
+    import pyarrow as pa
+
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:

@@ -2,154 +2,185 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import typer
+import click
 
 import weir
 from weir.cli import options as o
-from weir.cli import rows, screen
+from weir.cli import output
+from weir.cli.formats import OUTPUTS
+from weir.cli.invocation import Invocation, command
 from weir.errors import InvalidInput
 
-Format = Annotated[
-    str, typer.Option("--format", "-f", metavar="F", help="table, jsonl, csv, arrow or parquet.")
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Write to this file.")
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from weir.read.snapshot import Freshness
+
+_format = click.option(
+    "--format",
+    "-f",
+    "format_",
+    type=click.Choice(OUTPUTS),
+    default="table",
+    help="Of the rows; --json means jsonl.",
+)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command(
-        epilog="Example: [bold]weir scan s3://lake/orders --filter 'total > 100' -n 10[/bold]",
-        rich_help_panel="Rows",
-    )(scan)
-    app.command(
-        epilog="Example: [bold]weir get s3://lake/orders 17 18[/bold]", rich_help_panel="Rows"
-    )(get)
-    app.command(
-        epilog="Example: [bold]weir search s3://lake/docs text 'fresh rows' -k 5[/bold]",
-        rich_help_panel="Rows",
-    )(search)
-
-
+@command("scan", example="weir scan s3://lake/orders --filter 'total > 100' -n 10")
+@o.uri
+@o.columns
+@click.option(
+    "--computed",
+    multiple=True,
+    metavar="NAME=SQL",
+    help="Computed column, e.g. 'total=price * qty'.",
+)
+@o.filter_
+@click.option(
+    "--limit", "-n", type=click.IntRange(min=0), metavar="N", help="At most this many rows."
+)
+@o.freshness
+@o.checkpoint
+@click.option("--count", is_flag=True, help="Print only the number of rows.")
+@click.option("--explain", is_flag=True, help="Print only what would be read.")
+@_format
+@click.option(
+    "--output",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to this file.",
+)
 def scan(
-    uri: o.Uri,
-    columns: o.Columns = None,
-    computed: o.Computed = None,
-    filter: o.Filter = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", "-n", metavar="N", min=0, help="At most this many rows."),
-    ] = None,
-    freshness: o.Freshness = "durable",
-    checkpoint: o.Checkpoint = None,
-    count: Annotated[bool, typer.Option("--count", help="Print only the number of rows.")] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print only what would be read.")
-    ] = False,
-    format: Format = "table",
-    output: Output = None,
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
+    call: Invocation,
+    uri: str,
+    columns: str | None,
+    computed: Sequence[str],
+    filter_: str | None,
+    limit: int | None,
+    freshness: Freshness,
+    checkpoint: str | None,
+    *,
+    count: bool,
+    explain: bool,
+    format_: str,
+    target: Path | None,
 ) -> None:
     """Read rows, the newest of each key.
 
     With freshness durable, shows every acknowledged row, whichever process wrote it.
     """
-    kind = rows.check_format(format, as_json=json)
-    if output is not None and kind == "table":
-        kind = rows.format_of(output)
-    table = o.open_table(uri, option, config)
+    from weir.cli import rows
+
+    kind = rows.kind_of(format_, target, as_json=call.json)
+    table = call.open(uri)
     read = table.scan(
         columns=o.computed(columns, computed, table.schema),
-        filter=filter,
+        filter=filter_,
         limit=limit,
-        freshness=freshness,  # type: ignore[arg-type]
+        freshness=freshness,
         checkpoint=checkpoint,
     )
     if count:
         number = read.count()
-        screen.emit({"rows": number}) if json else print(number)
+        call.out.show({"rows": number}, str(number))
     elif explain:
         text = read.explain()
-        screen.emit({"plan": text.splitlines()}) if json else print(text)
+        call.out.show({"plan": text.splitlines()}, output.aside(text))
     else:
-        rows.write(read.to_reader(), kind, output)
+        rows.write(read.to_reader(), kind, target)
 
 
+@command("get", example="weir get s3://lake/orders 17 18")
+@o.uri
+@click.argument(
+    "key", nargs=-1, required=True, metavar="KEY...", help="Keys; one of two columns is a,b."
+)
+@o.columns
+@o.freshness
+@o.checkpoint
+@_format
 def get(
-    uri: o.Uri,
-    key: Annotated[
-        list[str], typer.Argument(help="Keys; write a key of two columns as a,b.", metavar="KEY")
-    ],
-    columns: o.Columns = None,
-    freshness: o.Freshness = "durable",
-    checkpoint: o.Checkpoint = None,
-    format: Format = "table",
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
+    call: Invocation,
+    uri: str,
+    key: Sequence[str],
+    columns: str | None,
+    freshness: Freshness,
+    checkpoint: str | None,
+    format_: str,
 ) -> None:
     """Read the rows with these keys.
 
     Exit status 1 if one of them is missing.
     """
-    kind = rows.check_format(format, as_json=json)
-    table = o.open_table(uri, option, config)
-    found = table.get(
-        _keys(key, table.primary_key, table.schema),
-        columns=o.names(columns),
-        freshness=freshness,  # type: ignore[arg-type]
-        checkpoint=checkpoint,
-    )
+    from weir.cli import rows
+
+    kind = rows.kind_of(format_, None, as_json=call.json)
+    table = call.open(uri)
+    asked = _keys(key, table.primary_key, table.schema)
+    found = table.get(asked, columns=o.names(columns), freshness=freshness, checkpoint=checkpoint)
     rows.write(found.to_reader(), kind)
-    if found.num_rows < len(set(key)):
-        screen.complain(
-            f"{table.uri}: {len(set(key)) - found.num_rows} of {len(set(key))} keys not found"
-        )
-        raise typer.Exit(1)
+    wanted = asked.group_by(list(table.primary_key)).aggregate([]).num_rows
+    if found.num_rows < wanted:
+        output.complain(f"{table.uri}: {wanted - found.num_rows} of {wanted} keys not found")
+        raise click.exceptions.Exit(1)
 
 
+@command("search", example="weir search s3://lake/docs text 'fresh rows' -k 5")
+@o.uri
+@click.argument("column", metavar="COLUMN", help="The vector or text column.")
+@click.argument("query", metavar="QUERY", help="Words, or a vector as '[0.1, 0.2]'.")
+@click.option(
+    "--k", "-k", type=click.IntRange(min=1), default=10, metavar="N", help="How many rows."
+)
+@click.option(
+    "--offset",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Skip this many of the best rows.",
+)
+@click.option("--phrase", is_flag=True, help="Match the words as a phrase.")
+@click.option("--all", "every", is_flag=True, help="Match rows with all the words.")
+@o.columns
+@o.filter_
+@o.freshness
+@_format
 def search(
-    uri: o.Uri,
-    column: Annotated[str, typer.Argument(help="The vector or text column.", metavar="COLUMN")],
-    query: Annotated[
-        str, typer.Argument(help="Words, or a vector as '[0.1, 0.2]'.", metavar="QUERY")
-    ],
-    k: Annotated[int, typer.Option("--k", "-k", metavar="N", min=1, help="How many rows.")] = 10,
-    offset: Annotated[
-        int, typer.Option("--offset", metavar="N", min=0, help="Skip this many of the best rows.")
-    ] = 0,
-    phrase: Annotated[bool, typer.Option("--phrase", help="Match the words as a phrase.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Match rows with all the words.")] = False,
-    columns: o.Columns = None,
-    filter: o.Filter = None,
-    freshness: o.Freshness = "durable",
-    format: Format = "table",
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
+    call: Invocation,
+    uri: str,
+    column: str,
+    query: str,
+    k: int,
+    offset: int,
+    *,
+    phrase: bool,
+    every: bool,
+    columns: str | None,
+    filter_: str | None,
+    freshness: Freshness,
+    format_: str,
 ) -> None:
     """Find the rows nearest to a vector or best matching words.
 
     Also finds rows that were acknowledged a moment ago.
     """
-    kind = rows.check_format(format, as_json=json)
-    table = o.open_table(uri, option, config)
-    found: pa.Table = table.search(
+    from weir.cli import rows
+
+    kind = rows.kind_of(format_, None, as_json=call.json)
+    found: pa.Table = call.open(uri).search(
         column,
         _query(query, phrase=phrase, every=every),
         k=k,
         offset=offset,
-        filter=filter,
+        filter=filter_,
         columns=o.names(columns),
-        freshness=freshness,  # type: ignore[arg-type]
+        freshness=freshness,
     )
     rows.write(found.to_reader(), kind)
 
@@ -164,15 +195,17 @@ def _query(text: str, *, phrase: bool, every: bool) -> weir.Words | list[float]:
     if not text.lstrip().startswith("["):
         return text
     try:
-        return [float(number) for number in jsonlib.loads(text)]
+        return [float(number) for number in json.loads(text)]
     except (ValueError, TypeError) as error:
         raise InvalidInput(
             f"QUERY begins with [ and is not a JSON list of numbers: {error}"
         ) from error
 
 
-def _keys(texts: list[str], names: tuple[str, ...], schema: pa.Schema) -> pa.Table:
+def _keys(texts: Sequence[str], names: Sequence[str], schema: pa.Schema) -> pa.Table:
     """The keys, converted to the types of the key columns."""
+    import pyarrow as pa
+
     if not names:
         raise InvalidInput("the table is append-only and has no key; use weir scan --filter")
     split = [text.split(",") if len(names) > 1 else [text] for text in texts]

@@ -2,89 +2,92 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, Final
 
+import click
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.ipc as paipc
 import pyarrow.parquet as pq
-import typer
-from rich.markup import escape
+from rich.text import Text
 
-from weir.cli import screen, sources
+from weir.cli import output, values
+from weir.cli.formats import OUTPUTS, SUFFIXES
+from weir.cli.output import Output
 
-FORMATS = ("table", "jsonl", "csv", "arrow", "parquet")
-SHOWN = 50
-_WIDE = 48
-
-
-def check_format(format: str, *, as_json: bool) -> str:
-    """The format to use; `--json` selects JSON lines."""
-    if format not in FORMATS:
-        raise typer.BadParameter(
-            f"{format!r} is not one of {', '.join(FORMATS)}", param_hint="--format"
-        )
-    return "jsonl" if as_json else format
+SHOWN: Final = 50
+_WIDE: Final = 48
 
 
-def format_of(output: Path) -> str:
-    """The format of an output file, by the suffix of its name."""
-    kind = sources.SUFFIXES.get(output.suffix.lower(), "")
-    if kind not in FORMATS:
-        raise typer.BadParameter(
-            f"{output}: unknown suffix; choose a format with --format ({', '.join(FORMATS[1:])})",
+def kind_of(format: str, target: Path | None, *, as_json: bool) -> str:
+    """The format to write: of `--format`, or `--json`, or the suffix of the file."""
+    if as_json:
+        return "jsonl"
+    if target is None or format != "table":
+        return format
+    kind = SUFFIXES.get(target.suffix.lower(), "")
+    if kind not in OUTPUTS:
+        raise click.BadParameter(
+            f"{target}: unknown suffix; choose a format with --format ({', '.join(OUTPUTS[1:])})",
             param_hint="--output",
         )
     return kind
 
 
-def write(reader: pa.RecordBatchReader, format: str, output: Path | None = None) -> int:
+def write(reader: pa.RecordBatchReader, format: str, target: Path | None = None) -> int:
     """Write all rows and return their number; format "table" shows only the first ones."""
     if format == "table":
         return _table(reader)
-    with _target(output) as target:
+    if format in ("parquet", "arrow") and target is None and sys.stdout.isatty():
+        raise click.BadParameter(
+            f"{format} is not for a terminal; write it to a file with --output, or into a pipe",
+            param_hint="--format",
+        )
+    with _target(target) as sink:
         if format == "parquet":
-            with pq.ParquetWriter(target, reader.schema) as sink:
-                return _each(reader, sink.write_batch)
+            with pq.ParquetWriter(sink, reader.schema) as writer:
+                return _each(reader, writer.write_batch)
         if format == "arrow":
-            with paipc.new_stream(target, reader.schema) as sink:
-                return _each(reader, sink.write_batch)
+            with paipc.new_stream(sink, reader.schema) as writer:
+                return _each(reader, writer.write_batch)
         if format == "csv":
-            flat = _flat_schema(reader.schema)
-            with pacsv.CSVWriter(target, flat) as sink:
-                return _each(reader, lambda batch: sink.write_batch(_flatten(batch, flat)))
-        return _each(reader, lambda batch: target.write(_lines(batch)))
+            flat = _cells(_no_rows(reader.schema)).schema
+            with pacsv.CSVWriter(sink, flat) as writer:
+                return _each(reader, lambda batch: writer.write_batch(_cells(batch)))
+        return _each(reader, lambda batch: sink.write(_lines(batch)))
 
 
-def value(item: Any) -> Any:
-    """A value in a form that JSON can hold: bytes in base64, times in ISO 8601."""
-    if isinstance(item, bytes):
-        return base64.b64encode(item).decode()
-    return item.isoformat() if hasattr(item, "isoformat") else str(item)
+def objects(batch: pa.RecordBatch) -> list[dict[str, values.Json]]:
+    """The rows in a form that JSON can hold."""
+    names = batch.schema.names
+    columns = [values.to_json(column) for column in batch.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def short(item: Any) -> str:
+def cell(item: object) -> Text:
     """A value for a cell of a table."""
     if item is None:
-        return "[dim]null[/dim]"
+        return Text("null", "dim")
+    text = output.harmless(_short(item))  # before its width is measured
+    return Text(text if len(text) <= _WIDE else text[: _WIDE - 1] + "…")
+
+
+def _short(item: object) -> str:
     if isinstance(item, float):
         return f"{item:.6g}"
+    if isinstance(item, bytes):
+        return item.hex()
     if isinstance(item, list) and len(item) > 4:
-        head = ", ".join(short(part) for part in item[:3])
-        return f"{head}, … ({len(item)})"
-    if isinstance(item, dict | list):
-        item = json.dumps(item, default=value)
-    text = item.hex() if isinstance(item, bytes) else str(item)
-    return escape(text if len(text) <= _WIDE else text[: _WIDE - 1] + "…")
+        return f"{', '.join(_short(part) for part in item[:3])}, … ({len(item)})"
+    return json.dumps(item, default=str) if isinstance(item, dict | list) else str(item)
 
 
-def _each(reader: pa.RecordBatchReader, put: Any) -> int:
+def _each(reader: pa.RecordBatchReader, put: Callable[[pa.RecordBatch], object]) -> int:
     rows = 0
     for batch in reader:
         put(batch)
@@ -93,61 +96,40 @@ def _each(reader: pa.RecordBatchReader, put: Any) -> int:
 
 
 def _lines(batch: pa.RecordBatch) -> bytes:
-    lines = [json.dumps(row, default=value) + "\n" for row in batch.to_pylist()]
+    lines = [json.dumps(row, allow_nan=False) + "\n" for row in objects(batch)]
     return "".join(lines).encode()
+
+
+def _cells(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [values.to_cells(column) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
 
 def _table(reader: pa.RecordBatchReader) -> int:
     numeric = [pa.types.is_integer(f.type) or pa.types.is_floating(f.type) for f in reader.schema]
     headers = zip(reader.schema.names, numeric, strict=True)
-    table = screen.grid(*(">" + name if number else name for name, number in headers))
-    rows, more = 0, False
+    found: list[dict[str, object]] = []
     for batch in reader:
-        for row in batch.slice(0, SHOWN - rows).to_pylist():
-            table.add_row(*(short(cell) for cell in row.values()))
-        more = rows + batch.num_rows > SHOWN
-        rows = min(SHOWN, rows + batch.num_rows)
-        if more:
+        found += batch.slice(0, SHOWN + 1 - len(found)).to_pylist()
+        if len(found) > SHOWN:
             break
-    console = screen.out()
-    console.print(table)
-    note = f"the first {rows} rows; --format jsonl, csv, arrow or parquet prints all of them"
-    note = note if more else screen.many(rows, "row")
-    console.print(f"[dim]{note}[/dim]")
-    return rows
-
-
-def _flat_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([f.with_type(pa.string()) if _is_deep(f.type) else f for f in schema])
-
-
-def _is_deep(dtype: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_nested(dtype) or pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype)
-    )
-
-
-def _flatten(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Convert lists and structs to JSON text and bytes to base64, since CSV has no such types."""
-    columns = []
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        if _is_deep(field.type):
-            texts = [None if v is None else _cell(v) for v in column.to_pylist()]
-            columns.append(pa.array(texts, pa.string()))
-        else:
-            columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cell(item: Any) -> str:
-    return str(value(item)) if isinstance(item, bytes) else json.dumps(item, default=value)
+    rows = [[cell(item) for item in row.values()] for row in found[:SHOWN]]
+    more = f"the first {SHOWN} rows; --format jsonl, csv, arrow or parquet prints all of them"
+    note = more if len(found) > SHOWN else output.many(len(rows), "row")
+    names = [">" + name if number else name for name, number in headers]
+    Output().show(None, output.grid(*names, rows=rows), output.aside(note))
+    return len(rows)
 
 
 @contextmanager
-def _target(output: Path | None) -> Iterator[BinaryIO]:
-    if output is None:
+def _target(target: Path | None) -> Iterator[BinaryIO]:
+    if target is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with output.open("wb") as file:
+    with target.open("wb") as file:
         yield file

@@ -19,9 +19,8 @@ import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import typer
+import click
 
 from weir.errors import InvalidInput
 
@@ -44,7 +43,7 @@ def storage_options(
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
             # Not shown: the text may be a secret given without its name.
-            raise typer.BadParameter("write NAME=VALUE", param_hint="--option")
+            raise click.BadParameter("write NAME=VALUE", param_hint="--option")
         found[name.strip()] = value
     return found
 
@@ -122,7 +121,7 @@ def _from_environment() -> dict[str, str]:
     return _texts(content, OPTIONS_ENV)
 
 
-def _texts(options: Mapping[str, Any], where: str) -> dict[str, str]:
+def _texts(options: Mapping[str, object], where: str) -> dict[str, str]:
     texts = {}
     for name, value in options.items():
         if isinstance(value, bool):

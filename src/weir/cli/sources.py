@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,29 +16,14 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.ipc as paipc
 import pyarrow.parquet as pq
-import typer
 
 import weir
 from weir.cli import texts
+from weir.cli.formats import INPUTS, STDIN, SUFFIXES
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.lake.base.adopt import find_dataset
-from weir.store.open import lance_options
-
-FORMATS = ("parquet", "csv", "jsonl", "arrow", "lance")
-SUFFIXES = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".json": "jsonl",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".ipc": "arrow",
-    ".feather": "arrow",
-    ".lance": "lance",
-}
-STDIN = "-"
+from weir.store.api import ObjectMissing
+from weir.store.open import lance_options, normalize, open_store
 
 
 def batches(
@@ -56,18 +42,21 @@ def batches(
         if source == STDIN:
             stream, kind = _standard_input(kind)
         else:
-            stream = stack.enter_context(Path(source).open("rb"))
+            stream = stack.enter_context(_file(source, storage_options))
         try:
             yield from _read(kind, stream, schema)
         except InvalidInput as error:
             raise InvalidInput(f"{where}: {error}") from error
-        except pa.ArrowException as error:
+        except (pa.ArrowException, ValueError) as error:
             raise InvalidInput(f"cannot read {where} as {kind}: {error}") from error
 
 
 def known_rows(files: Sequence[str], format: str | None = None) -> int | None:
     """The number of rows, if it is known before reading, as for Parquet; else None."""
-    if any(_format(source, format) != "parquet" or source == STDIN for source in files):
+    if any(
+        source == STDIN or "://" in source or _format(source, format) != "parquet"
+        for source in files
+    ):
         return None
     try:
         return sum(int(pq.read_metadata(source).num_rows) for source in files)
@@ -83,24 +72,35 @@ def schema_of(source: str, storage_options: Mapping[str, str]) -> pa.Schema:
 
 
 def _format(source: str, named: str | None) -> str | None:
-    if named is not None:
-        if named not in FORMATS:
-            raise typer.BadParameter(
-                f"{named!r} is not one of {', '.join(FORMATS)}", param_hint="--format"
-            )
-        return named
-    if source == STDIN:
-        return None  # detected from the first bytes
-    if "://" in source or Path(source).is_dir():
+    if named is not None or source == STDIN:
+        return named  # that of standard input is detected from its first bytes
+    kind = SUFFIXES.get(Path(source).suffix.lower())
+    if "://" in source:
+        return kind or "lance"
+    if Path(source).is_dir():
         return "lance"
     if not Path(source).exists():
         raise InvalidInput(f"there is no file {source}")
-    kind = SUFFIXES.get(Path(source).suffix.lower())
     if kind is None:
         raise InvalidInput(
-            f"{source}: unknown suffix; give its format with --format ({', '.join(FORMATS)})"
+            f"{source}: unknown suffix; give its format with --format ({', '.join(INPUTS)})"
         )
     return kind
+
+
+def _file(source: str, storage_options: Mapping[str, str]) -> BinaryIO:
+    """A local file, or an object of a store, read into memory."""
+    place = normalize(source) if "://" in source else source
+    if "://" not in place:
+        try:
+            return Path(place).open("rb")  # the caller chose it: it may be a link, or large
+        except FileNotFoundError:
+            raise InvalidInput(f"there is no file {source}") from None
+    folder, _, name = source.rpartition("/")
+    try:
+        return io.BytesIO(open_store(folder, storage_options).get(name).data)
+    except ObjectMissing:
+        raise InvalidInput(f"there is no object {source}") from None
 
 
 def _standard_input(kind: str | None) -> tuple[BinaryIO, str]:
@@ -111,7 +111,9 @@ def _standard_input(kind: str | None) -> tuple[BinaryIO, str]:
         elif head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
             kind = "arrow"
         else:
-            kind = "jsonl" if head.lstrip().startswith((b"{", b"[")) else "csv"
+            kind = (
+                "jsonl" if head.removeprefix(BOM_UTF8).lstrip().startswith((b"{", b"[")) else "csv"
+            )
     if kind == "parquet" or head.startswith(b"ARROW1"):
         return io.BytesIO(stream.read()), kind  # both formats have a footer, so read all of it
     return stream, kind
@@ -121,7 +123,7 @@ def _read(kind: str | None, stream: BinaryIO, schema: pa.Schema | None) -> Itera
     if kind == "parquet":
         yield from pq.ParquetFile(stream).iter_batches()
     elif kind == "arrow":
-        head = stream.peek(6)[:6] if isinstance(stream, io.BufferedReader) else b"ARROW1"
+        head, stream = texts.head(stream, 6)
         if head.startswith(b"ARROW1"):
             reader = paipc.open_file(stream)
             yield from (reader.get_batch(i) for i in range(reader.num_record_batches))

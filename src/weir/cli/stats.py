@@ -2,86 +2,72 @@
 
 from __future__ import annotations
 
-import typer
-from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING, Final
 
 from weir.cli import options as o
-from weir.cli import screen
-from weir.read.stats import ShardStats, TableStats
+from weir.cli import output
+from weir.cli.invocation import Invocation, command
 
-WAITING_GENERATIONS = 8
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from weir.read.stats import ShardStats, TableStats
+
+WAITING_GENERATIONS: Final = 8
 """A shard with this many waiting SSTables is highlighted: reads slow down until it is compacted."""
-OLD_SECONDS = 3600.0
+OLD_SECONDS: Final = 3600.0
 """Unflushed entries older than this are highlighted: nobody writes, and nobody flushed."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command(
-        epilog="Example: [bold]weir shards s3://lake/orders[/bold]", rich_help_panel="Tables"
-    )(shards)
-    app.command(
-        epilog="Example: [bold]weir stats s3://lake/orders[/bold]", rich_help_panel="Tables"
-    )(stats)
-
-
-def shards(
-    uri: o.Uri, option: o.Options = None, config: o.Config = None, json: o.Json = False
-) -> None:
+@command("shards", example="weir shards s3://lake/orders")
+@o.uri
+def shards(call: Invocation, uri: str) -> None:
     """List the shards with their value, status and epoch."""
-    table = o.open_table(uri, option, config)
-    found = table.stats().shards
-    if json:
-        screen.emit(
-            [
-                {
-                    "shard": s.shard,
-                    "value": s.value,
-                    "status": status(s),
-                    "epoch": s.epoch,
-                    "manifest_version": s.manifest_version,
-                }
-                for s in found
-            ]
-        )
-        return
-    view = screen.grid("value", "shard", "status", ">epoch", ">manifest")
-    for s in found:
-        row = (label(s), str(s.shard), status(s), f"{s.epoch}", f"{s.manifest_version}")
-        view.add_row(*row, style="dim" if s.is_sealed else None)
-    screen.out().print(view)
+    found = call.open(uri).stats().shards
+    told = [
+        {
+            "shard": s.shard,
+            "value": s.value,
+            "status": status(s),
+            "epoch": s.epoch,
+            "manifest_version": s.manifest_version,
+        }
+        for s in found
+    ]
+    rows = [
+        (label(s), str(s.shard), status(s), str(s.epoch), str(s.manifest_version)) for s in found
+    ]
+    call.out.show(told, output.grid("value", "shard", "status", ">epoch", ">manifest", rows=rows))
 
 
-def stats(
-    uri: o.Uri, option: o.Options = None, config: o.Config = None, json: o.Json = False
-) -> None:
+@command("stats", example="weir stats s3://lake/orders")
+@o.uri
+def stats(call: Invocation, uri: str) -> None:
     """Show the unflushed log, SSTables to compact, and pins.
 
     For each shard: the epoch of its owner, the tip of its log, sizes and ages. Reads only the
     store; writers are not affected.
     """
-    table = o.open_table(uri, option, config)
-    found = table.stats()
-    if json:
-        screen.emit(found)
-        return
-    screen.out().print(overview(found))
+    found = call.open(uri).stats()
+    call.out.show(found, overview(found))
 
 
 def overview(found: TableStats) -> RenderableType:
     """The whole table on one screen."""
+    from rich.console import Group
+
     oldest = found.oldest_unflushed_seconds
-    head = screen.facts(
+    head = output.facts(
         {
             "table": found.uri,
             "base": f"{found.base_rows:,} rows, version {found.base_version}",
-            "log": f"{found.lag:,} entries unflushed, {screen.size(found.unflushed_bytes)}"
-            + ("" if oldest is None else f", the oldest {screen.span(oldest)} old"),
+            "log": f"{found.lag:,} entries unflushed, {output.size(found.unflushed_bytes)}"
+            + ("" if oldest is None else f", the oldest {output.span(oldest)} old"),
             **_where(found),
-            "waiting": f"{screen.many(found.generations, 'SSTable')} to compact",
-            "pins": screen.many(found.checkpoints, "checkpoint"),
+            "waiting": f"{output.many(found.generations, 'SSTable')} to compact",
+            "pins": output.many(found.checkpoints, "checkpoint"),
+            **_consumers(found),
         }
     )
     return Group(head, "", by_shard(found))
@@ -93,29 +79,34 @@ def _where(found: TableStats) -> dict[str, str]:
         return {}
     place = found.wal_uri or "beside the data"
     if found.moving:
-        left = screen.many(len(found.moving), "shard")
+        left = output.many(len(found.moving), "shard")
         place += f", {left} not moved yet: run weir wal move again"
     return {"log at": place}
 
 
+def _consumers(found: TableStats) -> dict[str, str]:
+    told = [f"{one.name} {one.lag:,} behind" for one in found.consumers]
+    return {"consumers": ", ".join(told)} if told else {}
+
+
 def by_shard(found: TableStats) -> Table:
     """One line for each shard."""
-    view = screen.grid(
-        "shard", ">epoch", ">tip", ">lag", ">bytes", ">oldest", ">SSTables", ">rows", ">pins"
+    from rich.text import Text
+
+    view = output.grid(
+        "<shard", ">epoch", ">tip", ">lag", ">bytes", ">oldest", ">SSTables", ">rows", ">pins"
     )
     for s in found.shards:
-        waiting = f"[warn]{s.generations}[/]" if s.generations >= WAITING_GENERATIONS else None
-        age = screen.span(s.oldest_unflushed_seconds)
-        old = (s.oldest_unflushed_seconds or 0) > OLD_SECONDS
+        is_old = (s.oldest_unflushed_seconds or 0) > OLD_SECONDS
         view.add_row(
-            label(s),
+            Text(label(s)),
             f"{s.epoch}",
             f"{s.wal_tip:,}",
             f"{s.lag:,}",
-            screen.size(s.unflushed_bytes),
-            f"[warn]{age}[/]" if old else age,
-            waiting or f"{s.generations}",
-            screen.brief(s.sstable_rows),
+            output.size(s.unflushed_bytes),
+            Text(output.span(s.oldest_unflushed_seconds), "warn" if is_old else ""),
+            Text(f"{s.generations}", "warn" if s.generations >= WAITING_GENERATIONS else ""),
+            output.brief(s.sstable_rows),
             f"{s.pins}",
             style="dim" if s.is_sealed else None,
         )
@@ -124,9 +115,7 @@ def by_shard(found: TableStats) -> Table:
 
 def label(shard: ShardStats) -> str:
     """A short name of a shard: its value, or the first digits of its id."""
-    if shard.value is not None:
-        return escape(str(shard.value))
-    return str(shard.shard)[:8]
+    return str(shard.shard)[:8] if shard.value is None else str(shard.value)
 
 
 def status(shard: ShardStats) -> str:

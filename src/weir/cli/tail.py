@@ -3,118 +3,139 @@
 from __future__ import annotations
 
 import contextlib
-import json as jsonlib
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-import pyarrow as pa
-import typer
-from rich.markup import escape
+import click
 
 import weir
 from weir.cli import options as o
-from weir.cli import rows, screen
+from weir.cli import output
+from weir.cli.invocation import Invocation, command
 from weir.errors import InvalidInput
-from weir.format.sharding import Value
-from weir.read.changes import Changes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from weir.format.sharding import Value
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(
-        epilog="Example: [bold]weir tail s3://lake/orders --new[/bold]", rich_help_panel="Rows"
-    )(tail)
-
-
+@command("tail", example="weir tail s3://lake/orders --new")
+@o.uri
+@click.option("--follow/--no-follow", "-f", default=True, help="Wait for changes until Ctrl-C.")
+@click.option("--new", is_flag=True, help="Only changes from now on.")
+@click.option("--rows", is_flag=True, help="First the rows of now, then the changes.")
+@click.option("--expired", is_flag=True, help="Also show rows that expire.")
+@click.option(
+    "--consumer",
+    metavar="NAME",
+    help="Go on where this consumer was; its place is kept on the store, and gc waits for it.",
+)
+@click.option(
+    "--bookmark",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Resume from this file; update it.",
+)
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Stop after N rows; with --bookmark or --consumer, after the change with the last one.",
+)
+@click.option("--poll", default=0.5, metavar="S", help="Seconds between polls.")
 def tail(
-    uri: o.Uri,
-    follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", "-f", help="Wait for changes until Ctrl-C.")
-    ] = True,
-    new: Annotated[bool, typer.Option("--new", help="Only changes from now on.")] = False,
-    expired: Annotated[bool, typer.Option("--expired", help="Also show rows that expire.")] = False,
-    bookmark: Annotated[
-        Path | None,
-        typer.Option("--bookmark", metavar="FILE", help="Resume from this file; update it."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Stop after N rows.")
-    ] = None,
-    poll: Annotated[
-        float, typer.Option("--poll", metavar="S", help="Seconds between polls.")
-    ] = 0.5,
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
+    call: Invocation,
+    uri: str,
+    *,
+    follow: bool,
+    new: bool,
+    rows: bool,
+    expired: bool,
+    consumer: str | None,
+    bookmark: Path | None,
+    limit: int | None,
+    poll: float,
 ) -> None:
     """Show puts and deletes as they become durable.
 
-    In order within a shard. Entries that gc deleted are not shown; read the table with `weir scan`
-    first.
+    In order within a shard. Entries that gc deleted are not shown; begin with --rows, which shows
+    the rows of now first.
     """
-    table = o.open_table(uri, option, config)
-    since = None
+    if new and rows:
+        raise click.UsageError("--new and --rows exclude each other")
+    table = call.open(uri)
+    since: weir.Bookmark | str | None = "now" if new else None
     if bookmark is not None and not bookmark.absolute().parent.is_dir():
         raise InvalidInput(f"--bookmark {bookmark}: the folder does not exist; make it first")
     if bookmark is not None and bookmark.exists():
         since = weir.Bookmark.from_json(bookmark.read_text(encoding="utf-8"))
-    elif new:
-        since = weir.Bookmark({shard.shard: shard.wal_tip for shard in table.stats().shards})
-    changes = table.changes(since=since, follow=follow, poll=poll, expired=expired)
+    if rows:
+        changes = table.follow(consumer, since, once=not follow, poll=poll, expired=expired)
+    else:
+        changes = table.changes(since, follow, poll=poll, expired=expired, consumer=consumer)
     labels = {shard.id: shard.value for shard in table.shards()}
     left = limit
+    is_shown = True
+    _keep(bookmark, changes.bookmark)
     with contextlib.suppress(KeyboardInterrupt):
         for change in changes:
-            _keep(bookmark, changes)  # in case the process is killed rather than stopped by Ctrl-C
-            batch = change.batch if left is None else change.batch.slice(0, left)
-            _show(change, batch, labels, json=json)
+            # A place is between two changes, so what it passes is shown whole.
+            whole = left is None or bookmark is not None or consumer is not None
+            batch = change.batch if whole else change.batch.slice(0, left)
+            is_shown = False
+            _show(change, batch, labels, as_json=call.json)
+            is_shown = True
+            _keep(bookmark, change.bookmark)
             if left is not None:
                 left -= batch.num_rows
                 if left <= 0:
                     break
-    _keep(bookmark, changes)
+        else:
+            _keep(bookmark, changes.bookmark)
+    if consumer is not None and is_shown:
+        changes.commit()
 
 
-def _keep(bookmark: Path | None, changes: Changes) -> None:
-    """Save the bookmark; everything before the current change has been shown."""
+def _keep(bookmark: Path | None, at: weir.Bookmark) -> None:
+    """Save the bookmark after each change, in case the process is killed."""
     if bookmark is None:
         return
     written = bookmark.with_name(f".{bookmark.name}.new")
-    written.write_text(changes.bookmark.to_json() + "\n", encoding="utf-8")
+    written.write_text(at.to_json() + "\n", encoding="utf-8")
     written.replace(bookmark)
 
 
 def _show(
-    change: weir.Change, batch: pa.RecordBatch, labels: Mapping[UUID, Value], *, json: bool
+    change: weir.Change, batch: pa.RecordBatch, labels: Mapping[UUID, Value], *, as_json: bool
 ) -> None:
-    found = batch.to_pylist()
-    if json:
+    from rich.text import Text
+
+    from weir.cli import rows
+
+    if as_json:
         about = {
             "shard": str(change.shard),
             "position": change.position,
             "epoch": change.epoch,
             "kind": change.kind,
         }
-        lines = [jsonlib.dumps({**about, "row": row}, default=rows.value) + "\n" for row in found]
+        lines = [json.dumps({**about, "row": row}) + "\n" for row in rows.objects(batch)]
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
         return
-    is_put = change.kind == "put"
-    mark, style = ("+", "good") if is_put else ("-", "bad")
+    mark, style, rest = ("+", "good", "") if change.kind == "put" else ("-", "bad", "bad")
     value = labels.get(change.shard)
-    label = escape(str(change.shard)[:8] if value is None else str(value))
-    console = screen.out()
-    for row in found:
-        cells = "  ".join(
-            f"[dim]{escape(name)}=[/dim]{rows.short(cell)}" for name, cell in row.items()
+    label = str(change.shard)[:8] if value is None else str(value)
+    screen = output.console()
+    for row in batch.to_pylist():
+        cells = [part for n, cell in row.items() for part in ((f"  {n}=", "dim"), rows.cell(cell))]
+        text = Text.assemble(
+            (mark, style), (f" {label:>4} {change.position:>6}", "dim"), *cells, style=rest
         )
-        console.print(
-            f"[{style}]{mark}[/] [dim]{label:>4} {change.position:>6}[/]  {cells}",
-            style=None if is_put else "bad",
-            no_wrap=True,
-            overflow="ellipsis",
-            crop=True,
-        )
+        screen.print(text, no_wrap=True, overflow="ellipsis", crop=True)

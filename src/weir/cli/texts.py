@@ -1,129 +1,154 @@
 """Rows from CSV and JSON lines, block by block, with the table's own types.
 
 They are read in the calling thread, never by a thread of pyarrow: one that still waits for Python
-when the program ends aborts it. A block ends at the end of a line, even inside a quoted CSV field,
-like pyarrow's own blocks.
+when the program ends aborts it, and pyarrow's streaming reader has such a thread even with
+`use_threads=False`. A block ends with a record, and is not waited for: rows of a slow pipe are
+there at once.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
-import json
-from collections.abc import Iterator
-from datetime import time
-from typing import Any, BinaryIO
+import re
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
+from weir.cli import values
 from weir.errors import InvalidInput
 
+T = TypeVar("T")
 _BLOCK = 1 << 22
+_SMALL: Final = 1 << 16
+_QUOTED_OR_LINE_END: Final = re.compile(rb'(?:\A|(?<=[,\r\n]))"(?:[^"]|"")*+(?:"|\Z)|\n')
+"""A quoted field, which begins with its field and may hold line breaks; or the end of a record."""
 
 
 def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a CSV stream; cells hold lists, structs and vectors as JSON, bytes as base64."""
-    types = None if schema is None else {f.name: _read_as(f.type, deep=False) for f in schema}
-    convert = pacsv.ConvertOptions(column_types=types, strings_can_be_null=True)
+    """The rows of a CSV stream; an empty cell is null, a quoted one holds the empty text."""
+    types = None if schema is None else {field.name: pa.string() for field in schema}
+    # With types, each cell is text as it stands: a country may be called NA.
+    convert = pacsv.ConvertOptions(
+        column_types=types,
+        null_values=None if types is None else [""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=types is None,
+    )
+    parse = pacsv.ParseOptions(newlines_in_values=True)
     names: list[str] | None = None
-    for block in _blocks(stream):
-        read = pacsv.ReadOptions(column_names=names, block_size=max(len(block), 1))
-        found = pacsv.read_csv(pa.BufferReader(block), read_options=read, convert_options=convert)
+    for block in _blocks(stream, _records_end):
+        read = pacsv.ReadOptions(
+            column_names=names, block_size=max(len(block), 1), use_threads=False
+        )
+        found = pacsv.read_csv(
+            pa.BufferReader(block), read_options=read, parse_options=parse, convert_options=convert
+        )
         if names is None and schema is not None:
-            _check_header(found.column_names, schema)
+            _check_names(found.column_names, schema)
         names = found.column_names
-        yield from _decoded(found, schema).to_batches()
+        yield from _typed(found, schema).to_batches()
 
 
-def _check_header(names: list[str], schema: pa.Schema) -> None:
-    """Check that the first line names columns of the table, even if the file has no rows."""
+def _check_names(names: list[str], schema: pa.Schema) -> None:
+    """Check that these are columns of the table, even if the file has no rows."""
     unknown = [name for name in names if name not in schema.names]
     if unknown:
         raise InvalidInput(
-            f"the table has no column {unknown[0]!r}; the first line of CSV must hold names of its"
-            f" columns: {', '.join(schema.names)}"
+            f"the table has no column {unknown[0]!r}; the first line of CSV, and the names in JSON,"
+            f" must be names of its columns: {', '.join(schema.names)}"
         )
 
 
+def _typed(found: pa.Table, schema: pa.Schema | None) -> pa.Table:
+    """The cells, parsed as the types of the schema."""
+    if schema is None:
+        return found
+    fields = [schema.field(name).with_nullable(True) for name in found.column_names]
+    columns = []
+    for field, texts in zip(fields, found.columns, strict=True):
+        columns.append(_column(field, values.from_text, texts.combine_chunks()))
+    return pa.table(columns, schema=pa.schema(fields))
+
+
 def json_lines(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a JSON lines stream; bytes are base64, dates and times ISO 8601."""
-    options = pajson.ParseOptions()
-    if schema is not None:
-        # Nullable: the table refuses a missing key column with an error that names it.
-        fields = [f.with_nullable(True).with_type(_read_as(f.type, deep=True)) for f in schema]
-        options = pajson.ParseOptions(explicit_schema=pa.schema(fields))
-    for block in _blocks(stream):
+    """The rows of a JSON lines stream."""
+    line = 0
+    for block in _blocks(stream, _lines_end):
         if block.lstrip().startswith(b"["):
             raise InvalidInput("this is a JSON array; write one object per line (jq -c '.[]')")
         if not block.strip():
+            line += block.count(b"\n")
             continue
-        read = pajson.ReadOptions(block_size=len(block) + 1)
-        found = pajson.read_json(pa.BufferReader(block), read_options=read, parse_options=options)
-        yield from _decoded(found, schema).to_batches()
+        if schema is None:
+            read = pajson.ReadOptions(block_size=len(block) + 1, use_threads=False)
+            yield from pajson.read_json(pa.BufferReader(block), read_options=read).to_batches()
+        else:
+            yield _of_objects(block, line, schema)
+        line += block.count(b"\n")
 
 
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Blocks of whole lines, as many as available, without waiting for more from a slow pipe."""
-    read = getattr(stream, "read1", stream.read)
-    rest = b""
-    while chunk := read(_BLOCK):
-        lines, end, tail = chunk.rpartition(b"\n")
-        if not end:
-            rest += chunk
+def _of_objects(block: bytes, line: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of whole lines, of which `line` came before."""
+    exact = any(values.holds_decimals(field.type) for field in schema)
+    rows: list[dict[str, values.Json]] = []
+    for number, text in enumerate(block.split(b"\n"), line + 1):
+        if not text.strip():
             continue
-        yield rest + lines + end
-        rest = tail
-    if rest:
-        yield rest
+        try:
+            row = values.loads(text, exact=exact)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number} is not a JSON object")  # noqa: TRY004
+        rows.append(row)
+    _check_names(list({name: None for row in rows for name in row}), schema)
+    # Nullable: the table refuses a missing key column with an error that names it.
+    fields = [field.with_nullable(True) for field in schema]
+    columns = [_column(f, values.from_json, [row.get(f.name) for row in rows]) for f in fields]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _read_as(dtype: pa.DataType, *, deep: bool) -> pa.DataType:
-    """The type to give the pyarrow reader: text if it cannot parse the type itself."""
-    if pa.types.is_fixed_size_list(dtype) and deep:
-        return pa.list_(dtype.value_type)  # the table accepts lists as vectors
-    if pa.types.is_nested(dtype):
-        return dtype if deep else pa.string()
-    if _is_binary(dtype) or (deep and (pa.types.is_date(dtype) or pa.types.is_time(dtype))):
-        return pa.string()
-    return dtype
-
-
-def _decoded(found: pa.Table, schema: pa.Schema | None) -> pa.Table:
-    """The same rows with text decoded to the types of the schema."""
-    for place, name in enumerate(found.column_names):
-        wanted = None if schema is None or name not in schema.names else schema.field(name).type
-        column = found.column(place)
-        if wanted is None or not pa.types.is_string(column.type) or pa.types.is_string(wanted):
-            continue
-        if pa.types.is_nested(wanted):
-            column = _each(column, json.loads, wanted, name)
-        elif _is_binary(wanted):
-            column = _each(column, lambda text: base64.b64decode(text, validate=True), wanted, name)
-        elif pa.types.is_time(wanted):
-            column = _each(column, time.fromisoformat, wanted, name)
-        elif pa.types.is_date(wanted):
-            column = column.cast(wanted)
-        found = found.set_column(place, name, column)
-    return found
-
-
-def _each(column: pa.ChunkedArray, decode: Any, wanted: pa.DataType, name: str) -> pa.Array:
+def _column(field: pa.Field, parse: Callable[[T, pa.DataType], pa.Array], given: T) -> pa.Array:
     try:
-        values = [None if text is None else decode(text) for text in column.to_pylist()]
-    except (ValueError, binascii.Error) as error:
-        raise InvalidInput(f"cannot read column {name!r} as {wanted}: {error}") from error
-    return pa.array(values, wanted)
+        return parse(given, field.type)
+    except (ValueError, pa.ArrowException) as error:
+        raise ValueError(f"column {field.name!r}, {field.type}: {error}") from error
 
 
-def _is_binary(dtype: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(dtype)
-        or pa.types.is_large_binary(dtype)
-        or pa.types.is_fixed_size_binary(dtype)
-    )
+def _blocks(stream: BinaryIO, end_of: Callable[[bytes], int]) -> Iterator[bytes]:
+    """Blocks of whole records, as many as available, without waiting for more from a slow pipe."""
+    read = getattr(stream, "read1", stream.read)
+    rest: list[bytes] = []
+    size = wanted = 0
+    while chunk := read(_BLOCK):
+        rest.append(chunk)
+        size += len(chunk)
+        if size < wanted:
+            continue  # a record of many chunks is looked through a few times, not once for each
+        data = b"".join(rest)
+        end = end_of(data)
+        if end:
+            yield data[:end]
+        rest, size = [data[end:]], len(data) - end
+        wanted = 0 if end or size < _SMALL else 2 * size
+    if size:
+        yield b"".join(rest)
+
+
+def _lines_end(data: bytes) -> int:
+    """Where the last whole line ends."""
+    return data.rfind(b"\n") + 1
+
+
+def _records_end(data: bytes) -> int:
+    """Where the last whole record of CSV ends: at a line break that is in no quoted field."""
+    if b'"' not in data:
+        return _lines_end(data)
+    ends = [found.end() for found in _QUOTED_OR_LINE_END.finditer(data) if found[0] == b"\n"]
+    return ends[-1] if ends else 0
 
 
 def head(stream: BinaryIO, size: int) -> tuple[bytes, BinaryIO]:

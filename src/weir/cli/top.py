@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-import typer
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.text import Text
+import click
 
 import weir
 from weir.cli import options as o
-from weir.cli import screen
+from weir.cli import output
+from weir.cli.invocation import Invocation, command
 from weir.cli.stats import label
-from weir.colors import GOOD
-from weir.read.stats import ShardStats, TableStats
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from weir.read.stats import ShardStats, TableStats
 
 BARS = "▁▂▃▄▅▆▇█"
 HEAD_LINES = 6
 """Lines above those of the shards."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(
-        epilog="Example: [bold]weir top s3://lake/orders --interval 2[/bold]   (q quits)",
-        rich_help_panel="Tables",
-    )(top)
 
 
 @dataclass(frozen=True)
@@ -45,40 +40,41 @@ class Sample:
     stats: TableStats
 
 
-def top(
-    uri: o.Uri,
-    interval: Annotated[
-        float,
-        typer.Option("--interval", "-i", metavar="S", min=0.1, help="Refresh interval in seconds."),
-    ] = 1.0,
-    once: Annotated[
-        bool, typer.Option("--once", help="Measure one interval and print it.")
-    ] = False,
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
-) -> None:
+@command("top", example="weir top s3://lake/orders --interval 2   (q quits)")
+@o.uri
+@click.option(
+    "--interval",
+    "-i",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    metavar="S",
+    help="Refresh interval in seconds.",
+)
+@click.option("--once", is_flag=True, help="Measure one interval and print it.")
+def top(call: Invocation, uri: str, interval: float, *, once: bool) -> None:
     """Watch throughput, lag and flushes live.
 
     Quit with q or Ctrl-C. A refresh costs about ten small reads per shard; writers are not
     affected.
     """
-    table = o.open_table(uri, option, config)
+    from rich.live import Live
+
+    table = call.open(uri)
     samples = [_sample(table)]
     with contextlib.suppress(KeyboardInterrupt):
-        if once or json:
+        if once or call.json:
             time.sleep(interval)
             samples.append(_sample(table))
-            _print_once(samples, json=json)
+            rate = round(_rate(*samples), 3)
+            now = {"entries_per_second": rate, **dataclasses.asdict(samples[-1].stats)}
+            call.out.show(now, picture(samples))
             return
-        with (
-            _keys() as pressed,
-            Live(console=screen.out(), screen=True, auto_refresh=False) as live,
-        ):
-            live.update(picture(samples, lines=live.console.height), refresh=True)
+        screen = output.console()
+        with _keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as live:
+            live.update(picture(samples, lines=screen.height), refresh=True)
             while not pressed(interval):
                 samples = [*samples[-59:], _sample(table)]
-                live.update(picture(samples, lines=live.console.height), refresh=True)
+                live.update(picture(samples, lines=screen.height), refresh=True)
 
 
 def picture(
@@ -86,25 +82,30 @@ def picture(
 ) -> RenderableType:
     """The screen for these samples, the last of which is the present. If not all shards fit into
     `lines`, only the busiest are shown."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from weir.colors import GOOD
+
     now, before = samples[-1], samples[-2] if len(samples) > 1 else samples[-1]
     took = max(now.at - before.at, 1e-9)
     start = {s.shard: s for s in samples[0].stats.shards}
     last = {s.shard: s for s in before.stats.shards}
     rates = [_rate(a, b) for a, b in pairwise(samples)]
     total = rates[-1] if rates else 0.0
-    view = screen.grid(
-        "shard", ">entries/s", ">lag", ">bytes", ">oldest", ">flushes", ">SSTables", ">epoch"
+    view = output.grid(
+        "<shard", ">entries/s", ">lag", ">bytes", ">oldest", ">flushes", ">SSTables", ">epoch"
     )
     shown = _busiest(now.stats.shards, last, lines)
     for s in shown:
         first = start.get(s.shard, s)
         rate = (s.wal_tip - last.get(s.shard, s).wal_tip) / took
         view.add_row(
-            label(s),
-            f"[good]{rate:,.0f}[/]" if rate else "[dim]0[/]",
+            Text(label(s)),
+            Text(f"{rate:,.0f}", "good" if rate else "dim"),
             f"{s.lag:,}",
-            screen.size(s.unflushed_bytes),
-            screen.span(s.oldest_unflushed_seconds),
+            output.size(s.unflushed_bytes),
+            output.span(s.oldest_unflushed_seconds),
             f"{max(0, s.next_generation - first.next_generation)}",
             f"{s.generations}",
             _owner(s, first),
@@ -117,12 +118,12 @@ def picture(
     line = Text.assemble(
         (f"{total:,.0f} entries/s ", f"bold {GOOD}"),
         (sparkline(rates), "good"),
-        f"  unflushed {now.stats.lag:,} entries, {screen.size(now.stats.unflushed_bytes)}",
+        f"  unflushed {now.stats.lag:,} entries, {output.size(now.stats.unflushed_bytes)}",
     )
     base = Text(
         f"base {now.stats.base_rows:,} rows, version {now.stats.base_version}"
-        f" · {screen.many(now.stats.generations, 'SSTable')} to compact"
-        f" · {screen.many(now.stats.checkpoints, 'checkpoint')}",
+        f" · {output.many(now.stats.generations, 'SSTable')} to compact"
+        f" · {output.many(now.stats.checkpoints, 'checkpoint')}",
         style="dim",
     )
     more = len(now.stats.shards) - len(shown)
@@ -152,12 +153,14 @@ def sparkline(rates: list[float]) -> str:
     return "".join(BARS[min(7, int(rate / most * 7.999))] for rate in rates[-24:])
 
 
-def _owner(shard: ShardStats, first: ShardStats) -> str:
+def _owner(shard: ShardStats, first: ShardStats) -> Text:
+    from rich.text import Text
+
     if shard.is_sealed:
-        return "[dim]sealed[/]"
+        return Text("sealed", "dim")
     if shard.epoch > first.epoch:
-        return f"[warn]{first.epoch}→{shard.epoch}[/]"
-    return f"{shard.epoch}" if shard.epoch else "[dim]-[/]"
+        return Text(f"{first.epoch}→{shard.epoch}", "warn")
+    return Text(f"{shard.epoch}") if shard.epoch else Text("-", "dim")
 
 
 def _sample(table: weir.Table) -> Sample:
@@ -170,18 +173,6 @@ def _rate(before: Sample, after: Sample) -> float:
 
 def _tips(sample: Sample) -> int:
     return sum(shard.wal_tip for shard in sample.stats.shards)
-
-
-def _print_once(samples: list[Sample], *, json: bool) -> None:
-    if json:
-        screen.emit(
-            {
-                "entries_per_second": round(_rate(samples[-2], samples[-1]), 3),
-                **screen.plain(samples[-1].stats),
-            }
-        )
-    else:
-        screen.out().print(picture(samples))
 
 
 def _unseen(seconds: float) -> bool:

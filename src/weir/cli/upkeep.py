@@ -3,181 +3,188 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, sleep
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Final
 
-import typer
-from rich.markup import escape
+import click
 
 from weir.cli import options as o
-from weir.cli import screen, settings
-from weir.durations import seconds
+from weir.cli import output
+from weir.cli.invocation import Invocation, command
 from weir.errors import InvalidInput, WeirError
-from weir.format.paths import parse_shard_id
-from weir.upkeep.adopt_shard import Order
-from weir.upkeep.compact.run import CompactReport
-from weir.upkeep.gc.report import GcReport, Kind
-from weir.upkeep.tasks import Progress
+from weir.upkeep.gc.report import KINDS, GcReport, Kind
 
-_PANEL = "Upkeep"
-PASSING = ("unavailable", "conflict")
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from weir.upkeep.adopt_shard import Order
+    from weir.upkeep.compact.run import CompactReport
+    from weir.upkeep.tasks import Progress
+
+PASSING: Final = ("unavailable", "conflict")
 """Kinds of errors after which a watching command continues: they may be transient."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command(
-        epilog="Example: [bold]weir compact s3://lake/orders --watch 5m[/bold]",
-        rich_help_panel=_PANEL,
-    )(compact)
-    app.command(
-        epilog="Example: [bold]weir gc s3://lake/orders --dry-run[/bold]", rich_help_panel=_PANEL
-    )(gc)
-    app.command(
-        epilog="Example: [bold]weir reshard s3://lake/orders --bucket id:32[/bold]",
-        rich_help_panel=_PANEL,
-    )(reshard)
-    app.command(
-        "adopt-shard",
-        hidden=True,  # weir doctor names it to the few users who need it
-        epilog="Example: [bold]weir adopt-shard lake/orders 4a38... --as newer[/bold]",
-        rich_help_panel=_PANEL,
-    )(adopt_shard)
-
-
+@command("compact", example="weir compact s3://lake/orders --watch 5m")
+@o.uri
+@o.watch
+@click.option(
+    "--fold-wal/--no-fold-wal",
+    default=None,
+    help="Fold all log entries, ending writers; or none. Default: those no writer holds.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    help="This process, or a Spark session.",
+)
 def compact(
-    uri: o.Uri,
-    watch: Annotated[
-        str | None,
-        typer.Option(
-            "--watch",
-            metavar="TIME",
-            help="Repeat until Ctrl-C, with this pause.",
-            callback=o.duration,
-        ),
-    ] = None,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="E", help="local, or spark for a Spark session.")
-    ] = "local",
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
+    call: Invocation, uri: str, watch: float | None, *, fold_wal: bool | None, engine: str
 ) -> None:
     """Fold SSTables and WAL-only logs into the base table.
 
     Safe to run concurrently with writers, readers and other compactions. With --watch it
-    runs until Ctrl-C, and continues after transient failures of the store.
+    runs until Ctrl-C, folds when enough has gathered (as weir keep does), and continues after
+    transient failures of the store.
     """
-    if engine not in ("local", "spark"):
-        raise typer.BadParameter(f"must be local or spark, not {engine!r}", param_hint="--engine")
-    pause = None if watch is None else seconds(watch, name="--watch")
-    with contextlib.suppress(KeyboardInterrupt) if pause is not None else contextlib.nullcontext():
+
+    def once() -> None:
+        began = monotonic()
+        if watch is not None and fold_wal is None and not _is_due(call, uri):
+            return
+        with call.out.working("compacting") as progress:
+            if engine == "local":
+                report = call.open(uri).compact(fold_wal=fold_wal, progress=progress)
+            else:
+                report = compact_on_spark(uri, call.storage(uri), fold_wal, progress)
+        took = monotonic() - began
+        told = {"engine": engine, "seconds": round(took, 3), "report": report}
+        call.out.show(told, *_compacted(report, took))
+
+    _repeat(once, watch)
+
+
+def _is_due(call: Invocation, uri: str) -> bool:
+    """Whether compaction is due by the policy of `weir keep`; says why not."""
+    import weir
+
+    if weir.due(call.open(uri)).find("compact") is not None:
+        return True
+    told = {"engine": None, "seconds": 0.0, "report": None}
+    call.out.show(told, output.done("nothing to do:", "compaction is not due"))
+    return False
+
+
+def _repeat(once: Callable[[], None], pause: float | None) -> None:
+    """Run once, or with a pause again and again until Ctrl-C."""
+    if pause is None:
+        once()
+        return
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
-                _compact_once(uri, engine, option, config, json=json)
+                once()
             except WeirError as error:
-                if pause is None or error.kind not in PASSING:
+                if error.kind not in PASSING:
                     raise
-                screen.complain(f"{error}; retrying in {screen.span(pause)}")
-            if pause is None:
-                return
+                output.complain(f"{error}; retrying in {output.span(pause)}")
+            except click.exceptions.Exit:
+                pass  # it has said what failed
             sleep(pause)
 
 
+@command("gc", example="weir gc s3://lake/orders --dry-run")
+@o.uri
+@click.option(
+    "--min-age", type=o.Duration(), default="15m", metavar="TIME", help="Keep younger objects."
+)
+@click.option(
+    "--fence-retention",
+    type=o.Duration(),
+    default="7d",
+    metavar="TIME",
+    help="Keep the first entry of an epoch this long.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
+@click.option(
+    "--kind", multiple=True, type=click.Choice(KINDS), help="Only this kind; repeat for more."
+)
+@o.watch
 def gc(
-    uri: o.Uri,
-    min_age: Annotated[
-        str,
-        typer.Option(
-            "--min-age", metavar="TIME", help="Keep younger objects.", callback=o.duration
-        ),
-    ] = "15m",
-    fence_retention: Annotated[
-        str,
-        typer.Option(
-            "--fence-retention",
-            metavar="TIME",
-            help="Keep the first entry of an epoch this long.",
-            callback=o.duration,
-        ),
-    ] = "7d",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")
-    ] = False,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option("--kind", metavar="KIND", help="Only this kind; repeat for more."),
-    ] = None,
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
+    call: Invocation,
+    uri: str,
+    min_age: float,
+    fence_retention: float,
+    *,
+    dry_run: bool,
+    kind: Sequence[Kind],
+    watch: float | None,
 ) -> None:
     """Delete objects that nothing refers to any longer.
 
     Log entries, manifests, SSTables, checkpoints, base versions. Safe to run concurrently
-    with everything else, including another gc.
+    with everything else, including another gc. With --watch it runs until Ctrl-C, and continues
+    after transient failures of the store.
     """
-    table = o.open_table(uri, option, config)
-    with screen.working("collecting", quiet=json) as progress:
-        report = table.gc(
-            min_age=min_age,
-            fence_retention=fence_retention,
-            dry_run=dry_run,
-            kinds=cast("list[Kind]", kind) or None,
-            progress=screen.progress_callback(progress),
-        )
-    if json:
-        screen.emit(report)
-    else:
-        _show_gc(report)
-    if not report.ok:
-        for problem in report.errors:
-            screen.complain(f"{problem}; run weir gc again")
-        raise typer.Exit(1)
+
+    def once() -> None:
+        table = call.open(uri)
+        with call.out.working("collecting") as progress:
+            report = table.gc(
+                min_age=min_age,
+                fence_retention=fence_retention,
+                dry_run=dry_run,
+                kinds=list(kind) or None,
+                progress=progress,
+            )
+        call.out.show(report, *_collected(report))
+        if not report.ok:
+            for problem in report.errors:
+                output.complain(f"{problem}; run weir gc again")
+            raise click.exceptions.Exit(1)
+
+    _repeat(once, watch)
 
 
-def adopt_shard(
-    uri: o.Uri,
-    shard: Annotated[
-        str, typer.Argument(help="The shard's id, from weir doctor.", metavar="SHARD")
-    ],
-    order: Annotated[
-        str,
-        typer.Option("--as", metavar="ORDER", help="Its rows are newer or older than the table's."),
-    ],
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
-) -> None:
+@command(
+    "adopt-shard",
+    example="weir adopt-shard lake/orders 4a38... --as newer",
+    hidden=True,  # weir doctor names it to the few users who need it
+)
+@o.uri
+@click.argument("shard", metavar="SHARD", help="The shard's id, from weir doctor.")
+@click.option(
+    "--as",
+    "order",
+    required=True,
+    type=click.Choice(["newer", "older"]),
+    help="Its rows are newer or older than the table's.",
+)
+def adopt_shard(call: Invocation, uri: str, shard: str, order: Order) -> None:
     """Fold a shard that another program created beside the table's own shards.
 
     Seals it, so that no program can write to it again. Where it and the table have a row with the
     same key, --as newer keeps the shard's row, --as older the table's.
     """
-    if order not in ("newer", "older"):
-        raise typer.BadParameter(f"must be newer or older, not {order!r}", param_hint="--as")
-    table = o.open_table(uri, option, config)
-    with screen.working("adopting", quiet=json):
-        report = table.adopt_shard(parse_shard_id(shard), cast("Order", order))
-    if json:
-        screen.emit(report)
-    else:
-        screen.out().print(
-            f"[good]adopted[/good] shard {report.shard} as {report.order}:"
-            f" {screen.many(report.rows, 'row')} put again"
-        )
+    from weir.format.paths import parse_shard_id
+
+    table = call.open(uri)
+    with call.out.working("adopting"):
+        report = table.adopt_shard(parse_shard_id(shard), order)
+    rows = output.many(report.rows, "row")
+    call.out.show(
+        report,
+        output.done("adopted", f"shard {report.shard} as {report.order}: {rows} put again"),
+    )
 
 
-def reshard(
-    uri: o.Uri,
-    bucket: o.BucketBy = None,
-    identity: o.IdentityBy = None,
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
-) -> None:
+@command("reshard", example="weir reshard s3://lake/orders --bucket id:32")
+@o.uri
+@o.bucket
+@o.identity
+def reshard(call: Invocation, uri: str, bucket: str | None, identity: str | None) -> None:
     """Change the sharding of a table in use.
 
     Seals the old shards. Writers of the whole table switch to the new shards by themselves; a
@@ -186,40 +193,21 @@ def reshard(
     """
     chosen = o.sharding(bucket, identity)
     if chosen is None:
-        raise typer.BadParameter("give --bucket COLUMN:N or --identity COLUMN")
-    table = o.open_table(uri, option, config)
-    with screen.working("resharding", quiet=json):
+        raise click.UsageError("give --bucket COLUMN:N or --identity COLUMN")
+    table = call.open(uri)
+    with call.out.working("resharding"):
         table.reshard(chosen)
     shards = len([shard for shard in table.shards() if shard.is_routed])
-    if json:
-        screen.emit({"uri": table.uri, "sharding": str(chosen), "shards": shards})
-    else:
-        screen.out().print(
-            f"[good]resharded[/good] by {escape(str(chosen))}: {screen.many(shards, 'shard')}"
-        )
+    call.out.show(
+        {"uri": table.uri, "sharding": str(chosen), "shards": shards},
+        output.done("resharded", f"by {chosen}: {output.many(shards, 'shard')}"),
+    )
 
 
-def _compact_once(
-    uri: str, engine: str, option: list[str] | None, config: Path | None, *, json: bool
-) -> None:
-    began = monotonic()
-    with screen.working("compacting", quiet=json) as progress:
-        tell = screen.progress_callback(progress, "compacting")
-        if engine == "local":
-            report = o.open_table(uri, option, config).compact(progress=tell)
-        else:
-            found = settings.storage_options(uri, option, config)
-            report = _compact_on_spark(uri, found, tell)
-    took = monotonic() - began
-    if json:
-        screen.emit({"engine": engine, "seconds": round(took, 3), "report": report})
-        return
-    _show_compact(report, took)
-
-
-def _compact_on_spark(
-    uri: str, storage_options: Mapping[str, str] | None, progress: Progress | None
+def compact_on_spark(
+    uri: str, storage: Mapping[str, str], fold_wal: bool | None, progress: Progress | None
 ) -> CompactReport:
+    """Compact in this process's Spark session; `InvalidInput` without PySpark."""
     try:
         from weir.spark import compact as on_spark
         from weir.spark.session import session
@@ -229,44 +217,48 @@ def _compact_on_spark(
             " --engine local to compact in this process"
         ) from error
     return on_spark(
-        session(), uri, engine="spark", storage_options=storage_options, progress=progress
+        session(),
+        uri,
+        engine="spark",
+        fold_wal=fold_wal,
+        storage_options=storage,
+        progress=progress,
     )
 
 
-def _show_compact(report: CompactReport, took: float) -> None:
-    console = screen.out()
-    if report.job is None:
+def _compacted(report: CompactReport, took: float) -> list[RenderableType]:
+    if report.job is None and not report.rows_expired:
         why = report.skipped or "nothing to fold"
-        console.print(f"[good]nothing to do[/good]: {escape(why)} ({screen.span(took)})")
-        return
-    console.print(f"[good]compacted[/good] in {screen.span(took)}")
-    console.print(
-        screen.facts(
-            {
-                "folded": f"{screen.many(report.sstables, 'SSTable')}"
-                f", {report.wal_entries:,} log entries",
-                "rows": f"{report.rows_written:,} written, {report.rows_deleted:,} deleted",
-                "base": f"version {report.base_version}",
-                **({"notes": "; ".join(report.notes)} if report.notes else {}),
-            }
-        )
-    )
+        return [output.done("nothing to do:", f"{why} ({output.span(took)})")]
+    expired = f", {report.rows_expired:,} expired" if report.rows_expired else ""
+    told = {
+        "folded": f"{output.many(report.sstables, 'SSTable')}, {report.wal_entries:,} log entries",
+        "rows": f"{report.rows_written:,} written, {report.rows_deleted:,} deleted{expired}",
+    }
+    if report.job is not None:
+        told["base"] = f"version {report.base_version}"
+    if report.notes:
+        told["notes"] = "; ".join(report.notes)
+    return [output.done("compacted", f"in {output.span(took)}"), output.facts(told)]
 
 
-def _show_gc(report: GcReport) -> None:
-    console = screen.out()
-    view = screen.grid("kind", ">seen", ">deleted", ">bytes", "kept, and why")
-    for name, part in report.kinds.items():
-        kept = ", ".join(f"{count:,} {why}" for why, count in part.kept.most_common(3))
-        view.add_row(
-            name, f"{part.seen:,}", f"{part.deleted:,}", screen.size(part.deleted_bytes), kept
+def _collected(report: GcReport) -> list[RenderableType]:
+    rows = [
+        (
+            name,
+            f"{part.seen:,}",
+            f"{part.deleted:,}",
+            output.size(part.deleted_bytes),
+            ", ".join(f"{count:,} {why}" for why, count in part.kept.most_common(3)),
         )
-    if report.kinds:
-        console.print(view)
-    for line in report.skipped:
-        console.print(f"[warn]skipped[/warn] {escape(line)}")
+        for name, part in report.kinds.items()
+    ]
+    told: list[RenderableType] = []
+    if rows:
+        headers = ("kind", ">seen", ">deleted", ">bytes", "kept, and why")
+        told.append(output.grid(*headers, rows=rows))
+    told += [output.done("skipped", line) for line in report.skipped]
     verb = "would delete" if report.dry_run else "deleted"
-    console.print(
-        f"[good]{verb}[/good] {report.deleted:,} objects,"
-        f" {screen.size(report.deleted_bytes)}, in {screen.span(report.seconds)}"
-    )
+    size, took = output.size(report.deleted_bytes), output.span(report.seconds)
+    told.append(output.done(verb, f"{report.deleted:,} objects, {size}, in {took}"))
+    return told

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-from rich.markup import escape
+import click
 
 from weir.cli import options as o
-from weir.cli import screen
+from weir.cli import output
+from weir.cli.invocation import Invocation, command
 
-_PANEL = "Upkeep"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        help="Choose where a table stores its log.",
-        epilog="Example: [bold]weir wal move s3://lake/orders /nvme/orders-wal[/bold]",
-    )
-    example = "weir wal move s3://lake/orders /nvme/orders-wal"
-    group.command("move", epilog=f"Example: [bold]{example}[/bold]")(move)
-    # Without a callback, typer would turn a group with a single command into that command.
-    group.callback()(lambda: None)
-    app.add_typer(group, name="wal", rich_help_panel=_PANEL)
+_EXAMPLE = "weir wal move s3://lake/orders /nvme/orders-wal"
 
 
+@click.group("wal", no_args_is_help=True, epilog=f"Example: {_EXAMPLE}")
+def wal() -> None:
+    """Choose where a table stores its log."""
+
+
+@command("move", group=wal, example=_EXAMPLE)
+@o.uri
+@click.argument("destination", required=False, metavar="WAL_URI", help="The log's new store.")
+@click.option("--beside", is_flag=True, help="Move the log back beside the data.")
+@click.option(
+    "--accept-loss", is_flag=True, help="Give up a log that is gone, and the rows only it held."
+)
 def move(
-    uri: o.Uri,
-    destination: Annotated[
-        str | None, typer.Argument(help="The new store for the log.", metavar="WAL_URI")
-    ] = None,
-    beside: Annotated[
-        bool, typer.Option("--beside", help="Move the log back beside the data.")
-    ] = False,
-    option: o.Options = None,
-    config: o.Config = None,
-    json: o.Json = False,
+    call: Invocation, uri: str, destination: str | None, *, beside: bool, accept_loss: bool
 ) -> None:
     """Move the log of all shards to another store.
 
@@ -47,15 +33,13 @@ def move(
     interrupted move, run it again.
     """
     if beside == (destination is not None):
-        raise typer.BadParameter("give either a WAL_URI or --beside", param_hint="WAL_URI")
-    table = o.open_table(uri, option, config)
-    with screen.working("moving the log", quiet=json) as progress:
-        report = table.move_wal(destination, progress=screen.progress_callback(progress))
-    if json:
-        screen.emit(report)
-        return
-    place = "beside the data" if report.wal_uri is None else f"to {escape(report.wal_uri)}"
-    moved, there = len(report.moved), len(report.already_there)
-    screen.out().print(f"[good]moved[/good] the log {place}: {screen.many(moved, 'shard')}")
-    if there:
-        screen.out().print(f"[dim]{screen.many(there, 'shard')} already there[/dim]")
+        raise click.UsageError("give either a WAL_URI or --beside")
+    table = call.open(uri)
+    with call.out.working("moving the log") as progress:
+        report = table.move_wal(destination, accept_loss=accept_loss, progress=progress)
+    place = "beside the data" if report.wal_uri is None else f"to {report.wal_uri}"
+    moved, there = (output.many(len(s), "shard") for s in (report.moved, report.already_there))
+    told = [output.done("moved", f"the log {place}: {moved}")]
+    if report.already_there:
+        told.append(output.aside(f"{there} already there"))
+    call.out.show(report, *told)

@@ -209,7 +209,7 @@ def _parse(raw: bytes, path: str) -> BaseManifest:
     named = parse_version_name(path.rsplit("/", 1)[-1])
     if message.version == 0 or (named is not None and named != message.version):
         raise ValueError(f"it holds version {message.version}, which does not match its name")
-    _require_flags(message)
+    _require_flags(message)  # guard: X-9 test_pending_bytes
     fields = tuple(BaseField(f.id, f.parent_id, f.name, f.nullable) for f in message.fields)
     max_field_id = max((f.id for f in fields), default=-1)
     for fragment in message.fragments:

@@ -12,16 +12,17 @@ number never becomes infinite.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import SchemaMismatch
-from weir.format.nested import as_type, inner_values
+from weir.format.nested import Spot, convert, decoded, inner_values
+
+_Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
 
 ARROW_ERRORS: Final = (
     pa.ArrowException,
@@ -35,19 +36,18 @@ _DIGITS: Final = 20
 """Decimal digits of the largest integer."""
 
 
-def cast_exactly(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array:
+def cast_exactly(
+    column: _Column, dtype: pa.DataType, name: str, *, in_list: bool = False
+) -> _Column:
     """`column`, chunked or not, as `dtype`; `SchemaMismatch` when a value would change."""
     if not is_castable(column.type, dtype):
         raise SchemaMismatch(f"column {name!r}: {column.type} cannot be converted to {dtype}")
     try:
-        source = _prepared(column, dtype)
-        result = as_type(source, dtype)
-        lost = find_loss(source, result, name, in_list=False)
+        return convert(column, dtype, _cast_plain, Spot(name, in_list))
+    except SchemaMismatch:
+        raise
     except ARROW_ERRORS as error:
         raise SchemaMismatch(f"column {name!r}: {error}") from error
-    if lost is not None:
-        raise SchemaMismatch(lost)
-    return result
 
 
 def is_castable(have: pa.DataType, want: pa.DataType) -> bool:
@@ -117,20 +117,65 @@ def family_of(dtype: pa.DataType) -> str:
     return next((name for name, is_type in checks if is_type(dtype)), str(dtype))
 
 
-def _prepared(column: pa.Array, want: pa.DataType) -> pa.Array:
-    """The same values in a type that Arrow can cast to `want`."""
+def _cast_plain(column: pa.Array, want: pa.DataType, spot: Spot) -> pa.Array:
+    """Values of a type without fields, in another one; see `nested.Cast`."""
     have = column.type
-    if pa.types.is_dictionary(have) and not pa.types.is_dictionary(want):
-        if isinstance(column, pa.ChunkedArray):
-            return pa.chunked_array([_prepared(c, want) for c in column.chunks], type=want)
+    if pa.types.is_dictionary(have) and not have.equals(want):
+        to = want.value_type if pa.types.is_dictionary(want) else want
         # Arrow has no kernel to decode dictionaries of views, which polars' categories are.
-        return taken(cast_exactly(column.dictionary, want, ""), column.indices)
+        values = taken(convert(column.dictionary, to, _cast_plain, spot), column.indices)
+        return _encoded(values, want) if pa.types.is_dictionary(want) else values
+    if pa.types.is_dictionary(want):
+        return _encoded(convert(column, want.value_type, _cast_plain, spot), want)
     if pa.types.is_boolean(have) and is_bool8(want):
-        return column.cast(pa.int8())
+        return column.cast(pa.int8()).cast(want)
     if pa.types.is_integer(have) and pa.types.is_decimal(want):
         # Arrow requires room for every number of the type, not only for the values present.
-        return column.cast(pa.decimal256(_DIGITS + max(want.scale, 0), max(want.scale, 0)))
-    return column
+        wide = pa.decimal256(_DIGITS + max(want.scale, 0), max(want.scale, 0))
+        return column.cast(wide).cast(want)
+    # Arrow refuses integers above the precision of a float, also those that it holds exactly.
+    is_to_float = pa.types.is_integer(have) and pa.types.is_floating(want)
+    result = column.cast(want, safe=not is_to_float)
+    wrong = _lost(column, result, in_list=spot.in_list)
+    if wrong is not None and pc.any(wrong).as_py():
+        value = column.filter(wrong)[0].as_py()
+        raise SchemaMismatch(
+            f"column {spot.path!r}: {want} cannot hold {value!r} ({have}) exactly; to accept the"
+            f" loss, cast it first{_how_to_cast(want, value)}"
+        )
+    return result
+
+
+def _how_to_cast(want: pa.DataType, value: object) -> str:
+    """How a caller with Python numbers rounds one to a floating-point column; may be empty."""
+    if not pa.types.is_floating(want) or not isinstance(value, int | float):
+        return ""
+    return f", as in numpy.{want.to_pandas_dtype().__name__}({value!r})"
+
+
+def with_plain_dictionaries(column: pa.Array) -> pa.Array:
+    """The column, encoded again where a dictionary holds a null, at any depth.
+
+    That is valid Arrow, but Arrow cannot put two such batches together (F-15).
+    """
+    if not _has_null_in_dictionary(column):
+        return column
+    plain = convert(column, decoded(column.type), _cast_plain, Spot(""))
+    return convert(plain, column.type, _cast_plain, Spot(""))
+
+
+def _has_null_in_dictionary(column: pa.Array) -> bool:
+    if pa.types.is_dictionary(column.type):
+        return bool(column.dictionary.null_count)
+    return any(_has_null_in_dictionary(values) for _, values in inner_values(column))
+
+
+def _encoded(values: pa.Array, want: pa.DictionaryType) -> pa.DictionaryArray:
+    """Plain values as a dictionary that holds no null."""
+    encoded = values.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(
+        encoded.indices.cast(want.index_type), encoded.dictionary, ordered=want.ordered
+    )
 
 
 def taken(column: pa.Array, indices: pa.Array) -> pa.Array:
@@ -141,53 +186,35 @@ def taken(column: pa.Array, indices: pa.Array) -> pa.Array:
     return column.cast(plain).take(indices).cast(column.type)
 
 
-def find_loss(column: pa.Array, result: pa.Array, path: str, *, in_list: bool) -> str | None:
-    """The error for a rounded number, or None; the cast checks only overflow and truncation."""
+def _lost(column: pa.Array, result: pa.Array, *, in_list: bool) -> pa.BooleanArray | None:
+    """True for each number that a cast has rounded; None where Arrow's cast has checked that."""
     have, want = column.type, result.type
-    if isinstance(column, pa.ChunkedArray):
-        pairs = zip(column.chunks, result.chunks, strict=True)
-        found = (find_loss(old, new, path, in_list=in_list) for old, new in pairs)
-        return next((text for text in found if text is not None), None)
-    if have.equals(want) or pa.types.is_dictionary(have):
+    if not (pa.types.is_floating(have) or pa.types.is_floating(want)):
         return None
-    if pa.types.is_floating(have) or pa.types.is_floating(want):
-        if pa.types.is_decimal(have) or pa.types.is_decimal(want):
-            # Arrow would compare them by the digits with which a float is printed.
-            pairs = zip(column.to_pylist(), result.to_pylist(), strict=True)
-            wrong = pa.array(
-                [old is not None and Decimal(old) != Decimal(new) for old, new in pairs]
-            )
-        elif in_list and pa.types.is_floating(have) and pa.types.is_floating(want):
-            grew = pc.and_(pc.is_finite(column), pc.invert(pc.is_finite(result)))
-            wrong = pc.fill_null(grew, False)
-        else:
-            wrong = _differs(column, result.cast(have, safe=False))
-        if not pc.any(wrong).as_py():
-            return None
-        value = column.filter(wrong)[0].as_py()
-        return (
-            f"column {path!r}: {want} cannot hold {value!r} ({have}) exactly; to accept the loss,"
-            " cast it first"
-        )
-    is_list = in_list or family_of(want) == "list"
-    for name, old, new in _pairs(column, result):
-        lost = find_loss(old, new, f"{path}.{name}", in_list=is_list)
-        if lost is not None:
-            return lost
-    return None
+    if pa.types.is_decimal(have) or pa.types.is_decimal(want):
+        # Arrow would compare them by the digits with which a float is printed.
+        pairs = zip(column.to_pylist(), result.to_pylist(), strict=True)
+        return pa.array([old is not None and Decimal(old) != Decimal(new) for old, new in pairs])
+    if in_list and pa.types.is_floating(have) and pa.types.is_floating(want):
+        grew = pc.and_(pc.is_finite(column), pc.invert(pc.is_finite(result)))
+        return pc.fill_null(grew, False)
+    if pa.types.is_integer(have):
+        return _rounded(column, result.cast(pa.float64()))
+    before, after = _comparable(column), _comparable(result.cast(have, safe=False))
+    different = pc.fill_null(pc.not_equal(before, after), False)
+    both_nan = pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(after)), False)
+    return pc.and_not(different, both_nan)
 
 
-def _differs(left: pa.Array, right: pa.Array) -> pa.Array:
-    different = pc.fill_null(pc.not_equal(left, right), False)
-    if pa.types.is_floating(left.type):
-        both_nan = pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False)
-        return pc.and_not(different, both_nan)
-    return different
+def _rounded(integers: pa.Array, floats: pa.DoubleArray) -> pa.BooleanArray:
+    """True for each integer that its float does not equal."""
+    is_unsigned = pa.types.is_unsigned_integer(integers.type)
+    wide, above = (pa.uint64(), 2.0**64) if is_unsigned else (pa.int64(), 2.0**63)
+    fits = pc.less(floats, above)  # beyond that, a cast back to an integer is not defined
+    back = pc.if_else(fits, floats, 0.0).cast(wide, safe=False)
+    return pc.fill_null(pc.invert(pc.and_(fits, pc.equal(back, integers.cast(wide)))), False)
 
 
-def _pairs(column: pa.Array, result: pa.Array) -> Iterator[tuple[str, pa.Array, pa.Array]]:
-    old, new = list(inner_values(column)), list(inner_values(result))
-    by_name = {field.name: values for field, values in new}
-    for index, (field, values) in enumerate(old):
-        is_struct = pa.types.is_struct(column.type)
-        yield field.name, values, by_name[field.name] if is_struct else new[index][1]
+def _comparable(floats: pa.Array) -> pa.Array:
+    """The same values in a type that Arrow compares; it has no kernel for half floats."""
+    return floats.cast(pa.float32()) if pa.types.is_float16(floats.type) else floats

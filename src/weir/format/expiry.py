@@ -10,8 +10,10 @@ Keeps
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ import pyarrow.compute as pc
 
 from weir.durations import Duration, seconds
 from weir.errors import CorruptEntry, InvalidInput
-from weir.format.schema import FIELD_ID, TOMBSTONE
+from weir.format.schema import TOMBSTONE
 
 # Stored. Never change a value; add one.
 EXPIRE_AFTER: Final = "weir:expire_after"
@@ -29,6 +31,7 @@ EXPIRE_AFTER: Final = "weir:expire_after"
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY: Final = 86_400
 _INT64: Final = 2**63 - 1
+_EXPIRED: Final = re.compile(r"CAST\(`.+` AS BIGINT\) <= -?\d+")
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,9 @@ class Alive:
 
     field: pa.Field
     last: int
+    confirm: Callable[[], Alive] | None = dataclasses.field(default=None, compare=False)
+    """If given, it is asked before a row is taken for expired: by a decision, which would replace
+    the row, and must not trust the clock of one machine (O-2)."""
 
     @property
     def column(self) -> str:
@@ -103,7 +109,10 @@ class Alive:
     def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray | pa.ChunkedArray:
         """True for each row that is alive; a row without a time is."""
         times = _numbers(rows.column(self.column))
-        return pc.fill_null(pc.greater(times, self.last), True)
+        alive = pc.fill_null(pc.greater(times, self.last), True)
+        if self.confirm is None or pc.all(alive, min_count=0).as_py():
+            return alive
+        return self.confirm().mask(rows)
 
     def keep(self, rows: Any) -> Any:
         """The rows of a batch or table that are alive."""
@@ -125,7 +134,7 @@ class Alive:
 
     def expired_sql(self) -> str:
         """SQL for Lance that selects the expired rows."""
-        return f"CAST(`{self.column}` AS BIGINT) <= {self.last}"
+        return f"CAST(`{self.column}` AS BIGINT) <= {self.last}"  # as `selects_expired` knows it
 
     def also(self, filter: Any) -> Any:
         """A filter that passes the rows that pass `filter` and are alive."""
@@ -137,6 +146,11 @@ class Alive:
         last = pa.array([self.last], whole).cast(self.field.type)[0]
         time = pc.field(self.column)
         return (time.is_null() | (time > last)) & filter
+
+
+def selects_expired(sql: str) -> bool:
+    """True for the text of `Alive.expired_sql`, of any column and time."""
+    return _EXPIRED.fullmatch(sql) is not None
 
 
 def alive_at(rule: Expire | None, now: float, field: pa.Field | None) -> Alive | None:
@@ -153,20 +167,6 @@ def alive_at(rule: Expire | None, now: float, field: pa.Field | None) -> Alive |
     else:
         last = math.floor(cutoff * _PER_SECOND[dtype.unit])
     return Alive(field, max(-_INT64, min(_INT64, last)))
-
-
-def alive_under(
-    rule: Expire | None, now: float, base: pa.Schema, reader_schema: pa.Schema
-) -> Alive | None:
-    """`alive_at` for a reader that sees the columns of `base` under an older schema.
-
-    Both carry field ids: a column renamed since then has its old name in the result.
-    """
-    if rule is None or rule.column not in base.names:
-        return None
-    number = base.field(rule.column).metadata[FIELD_ID]
-    field = next((f for f in reader_schema if (f.metadata or {}).get(FIELD_ID) == number), None)
-    return alive_at(rule, now, field)
 
 
 def _numbers(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

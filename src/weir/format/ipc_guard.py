@@ -1,4 +1,4 @@
-"""How much memory decoding an Arrow IPC stream will allocate, read from its headers beforehand.
+"""The messages of an Arrow IPC stream, and how much memory decoding them will allocate.
 
 Plain bodies are used in place. Compressed buffers state their expanded length beside the bytes, and
 the Arrow reader allocates that much; a damaged or hostile length must be refused before that.
@@ -9,8 +9,10 @@ entry's 40, for every entry of a tail).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from enum import IntEnum
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 _U16 = Struct("<H")
 _I32 = Struct("<i")
@@ -18,13 +20,65 @@ _U32 = Struct("<I")
 _I64 = Struct("<q")
 _PAIR = Struct("<qq")
 
-# Numbers of format/Message.fbs. Stored. Never change a value.
-_DICTIONARY_BATCH: Final = 2
-_RECORD_BATCH: Final = 3
+
+class Kind(IntEnum):
+    """Kinds of messages: numbers of format/Message.fbs. Stored. Never change a value."""
+
+    END = -1
+    """The end marker of a stream; not in that file."""
+    NONE = 0
+    SCHEMA = 1
+    DICTIONARY_BATCH = 2
+    RECORD_BATCH = 3
+
+
+_BATCHES: Final = (Kind.DICTIONARY_BATCH, Kind.RECORD_BATCH)
 _CONTINUATION: Final = 0xFFFFFFFF
+# Fields of tables in format/Message.fbs. Stored. Never change a value.
 _MESSAGE_HEADER_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_LENGTH = 1, 2, 3
 _DICTIONARY_DATA = 1
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
+
+
+class Truncated(ValueError):
+    """The bytes end before the message does."""
+
+
+class Message(NamedTuple):
+    """One message of a stream."""
+
+    kind: int
+    """One of `Kind`, or a number that later versions of Arrow added."""
+    metadata: memoryview
+    body: memoryview
+    """Shorter than stated where the bytes end."""
+
+
+def messages(data: bytes | memoryview) -> Iterator[Message]:
+    """The messages from the first on, through the end marker.
+
+    Raises `Truncated` where the bytes end before a message or the marker, and `ValueError` for a
+    header that cannot be read.
+    """
+    stream = memoryview(data)
+    at = 0
+    try:
+        while at + 8 <= len(stream):
+            start = at + 8 if _u32(stream, at) == _CONTINUATION else at + 4  # older streams
+            length = _i32(stream, start - 4)
+            end = start + length
+            if length > 0 and end > len(stream):
+                break
+            metadata = stream[_at(stream, start, length) : end]
+            if length == 0:
+                yield Message(Kind.END, metadata, metadata)
+                return
+            body = _body_length(metadata)
+            yield Message(_kind(metadata), metadata, stream[end : end + body])
+            at = end + body
+    except IndexError as error:
+        raise ValueError(f"damaged message header: {error}") from error
+    raise Truncated("it is truncated: its end marker is missing")
 
 
 def decompressed_bytes(data: bytes | memoryview) -> int:
@@ -32,22 +86,13 @@ def decompressed_bytes(data: bytes | memoryview) -> int:
 
     Raises `ValueError` for headers that cannot be read.
     """
-    stream = memoryview(data)
-    total = at = 0
+    total = 0
     try:
-        while at + 8 <= len(stream):
-            start = at + 8 if _u32(stream, at) == _CONTINUATION else at + 4  # older streams
-            length = _i32(stream, start - 4)
-            if length == 0:
-                break
-            end = _at(stream, start, length) + length
-            metadata = stream[start:end]
-            body = _body_length(metadata)
-            batch = _compressed_batch(metadata)
+        for message in messages(data):
+            batch = _compressed_batch(message)
             if batch is not None:
-                total += _expanded(metadata, batch, stream[end : end + body])
-            at = end + body
-    except (IndexError, ValueError) as error:
+                total += _expanded(message.metadata, batch, message.body)
+    except IndexError as error:
         raise ValueError(f"damaged message header: {error}") from error
     return total
 
@@ -60,15 +105,18 @@ def _body_length(metadata: memoryview) -> int:
     return length
 
 
-def _compressed_batch(metadata: memoryview) -> int | None:
+def _kind(metadata: memoryview) -> int:
+    at = _field(metadata, _u32(metadata, 0), _MESSAGE_HEADER_TYPE)
+    return metadata[at] & 0xFF if at else int(Kind.NONE)
+
+
+def _compressed_batch(message: Message) -> int | None:
     """The offset of a message's batch if its body is compressed, else None."""
-    root = _u32(metadata, 0)
-    kind_at = _field(metadata, root, _MESSAGE_HEADER_TYPE)
-    kind = metadata[kind_at] & 0xFF if kind_at else 0
-    if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+    if message.kind not in _BATCHES:
         return None
-    batch: int | None = _target(metadata, root, _MESSAGE_HEADER)
-    if kind == _DICTIONARY_BATCH and batch is not None:
+    metadata = message.metadata
+    batch: int | None = _target(metadata, _u32(metadata, 0), _MESSAGE_HEADER)
+    if message.kind == Kind.DICTIONARY_BATCH and batch is not None:
         batch = _target(metadata, batch, _DICTIONARY_DATA)
     if batch is None or not _field(metadata, batch, _BATCH_COMPRESSION):
         return None

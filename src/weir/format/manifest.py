@@ -1,11 +1,13 @@
 """Bytes of the shard manifest: a protobuf message, one immutable file per version.
 
-The message is lance's `ShardManifest` with two fields added by weir. `commit_id` is random per
+The message is lance's `ShardManifest` with five fields added by weir. `commit_id` is random per
 commit attempt. Two claimants that would otherwise write the same bytes write different files, so a
 lost answer to a put-if-absent is settled by comparing the stored object with the bytes sent (F-9).
 pylance ignores the field and drops it when it writes the next version, so nothing may depend on
-finding it. The same holds for the second field, `announced`: it is a promise of the owner that ends
-with its ownership, and a claim by pylance drops it.
+finding it. The same holds for `closed_epoch` and `wal_only`, which tell of the owner of one epoch:
+a claim by pylance drops them, and then the log is folded later (L-6). `log_place` says where the
+log is; a mark beside the floors tells that a program dropped it (X-1). `dropped` stands in the last
+version of a shard whose table was dropped; no program writes to a sealed shard.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
+from msgspec import Meta, Struct
 
 from weir.errors import CorruptEntry
 from weir.format import paths
@@ -26,6 +29,8 @@ from weir.types import Epoch, Generation, Position, Version
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
 _HINT_BYTES_MAX = 1024
+UNCLAIMED: Final = Epoch(0)
+"""The epoch of a shard that was never claimed: its log is empty, wherever it is."""
 
 
 class Status(IntEnum):
@@ -35,16 +40,19 @@ class Status(IntEnum):
     SEALED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SsTable:
+Count = Annotated[int, Meta(ge=0)]
+"""A number of a record, checked where the record is read."""
+
+
+class SsTable(Struct, frozen=True, array_like=True):
     """One flushed generation as the manifest lists it; other writers may leave out the sizes."""
 
-    generation: Generation
+    generation: Annotated[Generation, Meta(ge=0)]
     path: str
     """The folder's name inside the shard's folder."""
-    in_memory_bytes: int | None = None
-    physical_rows: int | None = None
-    primary_key_bytes: int | None = None
+    in_memory_bytes: Count | None = None
+    physical_rows: Count | None = None
+    primary_key_bytes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +73,24 @@ class ShardManifest:
     field_entries: tuple[tuple[str, bytes], ...]
     status: Status
     commit_id: bytes = b""
-    announced: Generation | None = None
-    """The owner tags no entry above this number, nor above the tags it found in the log, before a
-    commit raised the number (F-14). None: no promise, as from a native or MemTable writer."""
+    closed_epoch: Epoch = UNCLAIMED
+    """The last epoch whose owner said, in its last commit, that no entry of it will follow."""
+    wal_only: bool = False
+    """The owner of this epoch keeps no rows in memory: its log may be folded (L-6)."""
+    log_place: int = 0
+    """The number of the record that says where the log is (`records/places.py`). 0: beside the data
+    from the beginning, or written by a program that does not know the field (X-1)."""
+    dropped: bool = False
+    """The shard's table was dropped (C-16). The next table at that place continues its numbers."""
+
+    @property
+    def is_left(self) -> bool:
+        """True when no writer owns the shard any more: `last_seen` is the last entry with rows.
+
+        One function for all who ask whether a log may still grow (L-6, S-7). A crashed owner, and a
+        native one, has not left.
+        """
+        return self.closed_epoch == self.writer_epoch or self.status is Status.SEALED
 
 
 # Stored. Never change a number; add one.
@@ -95,7 +118,10 @@ _MESSAGES = message_classes(
             Field(14, "field_entries", "FieldEntry", repeated=True),
             Field(15, "status", "int32"),
             Field(1001, "commit_id", "bytes"),
-            Field(1002, "announced", "uint64"),
+            Field(1002, "closed_epoch", "uint64"),
+            Field(1003, "dropped", "uint64"),
+            Field(1004, "wal_only", "uint64"),
+            Field(1005, "log_place", "uint64"),
         ],
     },
 )
@@ -115,7 +141,10 @@ def encode_manifest(m: ShardManifest) -> bytes:
         ("shard_spec_id", m.shard_spec_id),
         ("status", int(m.status)),
         ("commit_id", m.commit_id),
-        ("announced", m.announced),
+        ("closed_epoch", m.closed_epoch),
+        ("dropped", int(m.dropped)),
+        ("wal_only", int(m.wal_only)),
+        ("log_place", m.log_place),
     ):
         if value:
             setattr(message, name, value)
@@ -166,7 +195,10 @@ def _from_message(message: Any) -> ShardManifest:
         field_entries=tuple((e.field_id, e.value) for e in message.field_entries),
         status=Status(message.status),
         commit_id=message.commit_id,
-        announced=Generation(message.announced) if message.announced else None,
+        closed_epoch=Epoch(message.closed_epoch),
+        wal_only=bool(message.wal_only),
+        log_place=int(message.log_place),
+        dropped=bool(message.dropped),
     )
 
 

@@ -10,17 +10,30 @@ nested column; use `as_type` instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
 
 NESTING_MAX: Final = 60
 """Most levels of a column's type. Arrow reads no more than 64 from a stream, and the stream and the
 batch around the column take some of them."""
+
+
+class Spot(NamedTuple):
+    """Where values are in a column: the path of names, and whether they are items of a list."""
+
+    path: str
+    in_list: bool = False
+
+
+Cast = Callable[[pa.Array, pa.DataType, Spot], pa.Array]
+"""Casts plain values at some spot to a type."""
 
 
 def as_type(column: _Column, dtype: pa.DataType, *, safe: bool = True) -> _Column:
@@ -31,16 +44,94 @@ def as_type(column: _Column, dtype: pa.DataType, *, safe: bool = True) -> _Colum
     """
     if column.type.equals(dtype, check_metadata=True):
         return column
-    if not dtype.num_fields:
+    if not dtype.num_fields and not isinstance(dtype, pa.BaseExtensionType):
         return column.cast(dtype, safe=safe)
+    return convert(column, dtype, lambda plain, to, _: plain.cast(to, safe=safe), Spot(""))
+
+
+def convert(column: _Column, dtype: pa.DataType, cast: Cast, spot: Spot) -> _Column:
+    """`column` as exactly `dtype`, with `cast` applied to the plain values at every depth.
+
+    Arrow's own cast is used for plain values only: inside lists it ends the process when a list of
+    nulls, read from a stream, becomes one of fixed size.
+    """
+    have = column.type
+    if have.equals(dtype, check_metadata=True):
+        return column
     if isinstance(column, pa.ChunkedArray):
-        chunks = [as_type(chunk, dtype, safe=safe) for chunk in column.chunks]
+        chunks = [convert(chunk, dtype, cast, spot) for chunk in column.chunks]
         return pa.chunked_array(chunks, type=dtype)
-    if not column.type.equals(dtype):
-        loose = _loose(dtype)
-        if not _loose(column.type).equals(loose):
-            column = column.cast(loose, safe=safe)
-    return pa.array(_Typed(column, dtype))
+    if pa.types.is_null(have):
+        return pa.nulls(len(column), dtype)
+    if isinstance(have, pa.BaseExtensionType) and have.storage_type.num_fields:
+        return convert(column.storage, dtype, cast, spot)
+    if isinstance(dtype, pa.BaseExtensionType) and dtype.storage_type.num_fields:
+        inside = convert(column, dtype.storage_type, cast, spot)
+        return pa.ExtensionArray.from_storage(dtype, inside)
+    if have.num_fields and _loose(have).equals(_loose(dtype)):
+        return pa.array(_Typed(column, dtype))
+    if pa.types.is_struct(have) and pa.types.is_struct(dtype) and dtype.num_fields:
+        return _convert_struct(column, dtype, cast, spot)
+    if pa.types.is_map(have) and pa.types.is_map(dtype):
+        entries = pa.array(_Typed(column, _entries(have)))
+        return pa.array(_Typed(convert(entries, _entries(dtype), cast, spot), dtype))
+    if _is_list(have) and _is_list(dtype):
+        return _convert_list(column, dtype, cast, spot)
+    return cast(column, dtype, spot)
+
+
+def _convert_struct(
+    column: pa.StructArray, dtype: pa.DataType, cast: Cast, spot: Spot
+) -> pa.StructArray:
+    fields = [dtype.field(i) for i in range(dtype.num_fields)]
+    children = []
+    for field in fields:
+        index = column.type.get_field_index(field.name)
+        if index < 0:
+            children.append(pa.nulls(len(column), field.type))
+        else:
+            inside = Spot(f"{spot.path}.{field.name}")
+            children.append(convert(column.field(index), field.type, cast, inside))
+    mask = column.is_null() if column.null_count else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def _convert_list(column: pa.Array, dtype: pa.DataType, cast: Cast, spot: Spot) -> pa.Array:
+    field = dtype.value_field
+    inside = Spot(f"{spot.path}.{field.name}", in_list=True)
+    items = convert(column.flatten(), field.type, cast, inside)
+    missing = column.is_null() if column.null_count else None
+    lengths = pc.list_value_length(column)
+    if not pa.types.is_fixed_size_list(dtype):
+        ends = np.concatenate(([0], np.cumsum(pc.fill_null(lengths, 0).to_numpy(), dtype=np.int64)))
+        if pa.types.is_large_list(dtype):
+            return pa.LargeListArray.from_arrays(pa.array(ends), items, type=dtype, mask=missing)
+        offsets = pa.array(ends, pa.int32())
+        return pa.ListArray.from_arrays(offsets, items, type=dtype, mask=missing)
+    other = pc.fill_null(pc.not_equal(lengths, dtype.list_size), False)
+    if pc.any(other).as_py():
+        wrong = lengths.filter(other)[0]
+        raise pa.ArrowInvalid(
+            f"{spot.path} holds lists of {dtype.list_size} items, got one of {wrong}"
+        )
+    if column.null_count == len(column):
+        return pa.nulls(len(column), dtype)
+    there = pa.FixedSizeListArray.from_arrays(items, type=dtype)
+    if missing is None:
+        return there
+    places = pc.subtract(pc.cumulative_sum(pc.invert(missing).cast(pa.int64())), 1)
+    return there.take(pc.if_else(missing, pa.scalar(None, pa.int64()), places))
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype)  # type: ignore[no-any-return]
+
+
+def _entries(dtype: pa.MapType) -> pa.DataType:
+    """A list of pairs, which has the layout of a map. Its names do not say which pair is meant."""
+    pairs = [dtype.key_field.with_name("key"), dtype.item_field.with_name("value")]
+    return pa.list_(pa.field("entries", pa.struct(pairs), nullable=False))
 
 
 class _Typed:
@@ -57,8 +148,21 @@ class _Typed:
 @lru_cache(maxsize=1024)
 def _loose(dtype: pa.DataType) -> pa.DataType:
     """The type with every nested field nullable and without metadata."""
+    return _with_inner(dtype, _loose)
+
+
+@lru_cache(maxsize=1024)
+def decoded(dtype: pa.DataType) -> pa.DataType:
+    """The type with plain values in place of dictionaries, at any depth."""
+    if pa.types.is_dictionary(dtype):
+        return dtype.value_type
+    return _with_inner(dtype, decoded)
+
+
+def _with_inner(dtype: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with other types inside, nullable and without metadata."""
     fields = [
-        pa.field(child.name, _loose(child.type))
+        pa.field(child.name, change(child.type))
         for child in (dtype.field(i) for i in range(dtype.num_fields))
     ]
     if pa.types.is_struct(dtype):
@@ -70,7 +174,7 @@ def _loose(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_fixed_size_list(dtype):
         return pa.list_(fields[0], dtype.list_size)
     if pa.types.is_map(dtype):
-        key, value = _loose(dtype.key_type), _loose(dtype.item_type)
+        key, value = change(dtype.key_type), change(dtype.item_type)
         return pa.map_(key, pa.field(dtype.item_field.name, value), dtype.keys_sorted)
     return dtype
 
@@ -94,6 +198,13 @@ def has_small_dictionary(dtype: pa.DataType) -> bool:
     return any(has_small_dictionary(dtype.field(i).type) for i in range(dtype.num_fields))
 
 
+def has_dictionary(dtype: pa.DataType) -> bool:
+    """True for a dictionary, at any depth."""
+    return pa.types.is_dictionary(dtype) or any(
+        has_dictionary(dtype.field(i).type) for i in range(dtype.num_fields)
+    )
+
+
 def is_strict(dtype: pa.DataType) -> bool:
     """True if a field inside is declared not null, so that `find_null` may find a null."""
     if pa.types.is_map(dtype):  # keys are never null; Arrow's own validation checks that
@@ -107,7 +218,7 @@ def find_null(column: pa.Array, path: str) -> str | None:
     not null; None if there is no such field."""
     for child, values in inner_values(column):
         where = f"{path}.{child.name}"
-        if not child.nullable and values.null_count:
+        if not child.nullable and values.null_count:  # guard: F-15 test_written_is_readable
             return where
         found = find_null(values, where) if is_strict(child.type) else None
         if found is not None:
@@ -126,8 +237,6 @@ def inner_values(column: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
             values = column.field(i)
             yield dtype.field(i), values if there is None else values.filter(there)
     elif pa.types.is_map(dtype):
-        pairs = pa.struct([dtype.key_field, dtype.item_field])
-        as_list = pa.array(_Typed(column, pa.list_(pa.field("entries", pairs, nullable=False))))
-        yield from inner_values(as_list.flatten())
+        yield from inner_values(pa.array(_Typed(column, _entries(dtype))).flatten())
     elif dtype.num_fields:  # lists of all kinds; flattening skips the values of null lists
         yield dtype.field(0), column.flatten()

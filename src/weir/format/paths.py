@@ -25,7 +25,7 @@ APPS: Final = "_weir/apps"
 CLOCK: Final = "_weir/clock"
 PROBE: Final = "_weir/probe"
 STAGING: Final = "_weir/staging"
-WAL_TABLES: Final = "_weir/tables"
+LOG_OWNER: Final = "weir_owner.json"
 """In a WAL store: the tables that keep their logs there."""
 VERSIONS: Final = "_versions"
 """Lance's folder of base versions."""
@@ -49,6 +49,7 @@ U64_MAX: Final = 2**64 - 1
 
 _BITS = re.compile(r"[01]{64}")
 _DIGITS20 = re.compile(r"[0-9]{20}")
+_LOG_FOLDER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9a-f]{12}")
 _CONSUMER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
 _SSTABLE = re.compile(r"([0-9a-f]{8})_gen_([1-9][0-9]{0,19})")
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
@@ -168,6 +169,7 @@ def sstable_folder(name: object) -> str:
     Other writers may choose other names, so `parse_sstable_name` would be too strict. Refused are
     names that lead elsewhere, also after URL decoding, and folders that have another use.
     """
+    # guard: G-13 test_inside_the_table
     if not isinstance(name, str) or not _FOLDER.fullmatch(name) or name in _TAKEN:
         raise ValueError(f"SSTable path {name!r} is not a folder name")
     return name
@@ -189,11 +191,6 @@ def clock_path(id_: UUID) -> str:
 def probe_dir(id_: UUID) -> str:
     """The folder of one probe of the store."""
     return f"{PROBE}/{id_}"
-
-
-def bench_path(n: int) -> str:
-    """One object of a benchmark of the bare store, in a table created for the benchmark."""
-    return f"{WEIR}/bench/{n}"
 
 
 def staged_path(job: str, name: str) -> str:
@@ -246,19 +243,24 @@ def reshard_chain() -> str:
     return f"{WEIR}/reshard"
 
 
-def wal_store_chain(shard: UUID) -> str:
-    """The records that say which WAL store a shard uses (S-1)."""
-    return f"{WEIR}/shards/{shard}/wal_store"
+def places_chain(shard: UUID) -> str:
+    """The records of where a shard's log is and was (S-3)."""
+    return f"{WEIR}/shards/{shard}/places"
 
 
-def store_id_path(shard: UUID) -> str:
-    """The store id, kept inside the WAL store and compared with the record (S-1)."""
-    return f"{SHARDS}/{shard}/weir_store_id.json"
+def keep_chain() -> str:
+    """The records of what became of the table's upkeep."""
+    return f"{WEIR}/keep"
 
 
-def wal_table_path(table: str) -> str:
-    """In a WAL store: the object that says the table at that URI keeps its log there (G-13)."""
-    return f"{WAL_TABLES}/{hashlib.sha256(table.encode()).hexdigest()[:32]}{_CHAIN_SUFFIX}"
+def log_folder(table_id: UUID, incarnation: UUID) -> str:
+    """The folder in a WAL store for the logs of one table, until they move again (S-8)."""
+    return f"{table_id}-{incarnation.hex[:12]}"
+
+
+def is_log_folder(name: str) -> bool:
+    """True for a name that `log_folder` makes."""
+    return _LOG_FOLDER.fullmatch(name) is not None
 
 
 def chain_path(folder: str, seq: int) -> str:
@@ -298,9 +300,7 @@ def floors_dir(shard: UUID) -> str:
     return f"{WEIR}/shards/{shard}/floor"
 
 
-def floor_dir(
-    shard: UUID, kind: Literal["wal", "manifest", "used", "open", "shut", "store", "left"]
-) -> str:
+def floor_dir(shard: UUID, kind: Literal["wal", "manifest", "used", "place"]) -> str:
     """Markers of one kind: up to them objects may be deleted (G-6), or positions are used (F-2)."""
     return f"{floors_dir(shard)}/{kind}"
 

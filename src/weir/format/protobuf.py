@@ -77,7 +77,7 @@ def require_known(message: Any, what: str, *, retired: Collection[int] = ()) -> 
     message. `retired` numbers belong to older formats and no longer mean anything.
     """
     unknown = sorted({f.field_number for f in UnknownFieldSet(message)}.difference(retired))
-    if unknown:
+    if unknown:  # guard: X-9 test_pending_bytes
         raise LaterFormat(
             f"{what} has the unknown field {', '.join(map(str, unknown))}: a later version of the"
             " format wrote it; upgrade weir"

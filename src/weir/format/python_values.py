@@ -1,4 +1,8 @@
-"""Python values as Arrow: first in their natural type, then cast without loss (`exact`)."""
+"""Python values as Arrow: first in their natural type, then cast without loss (`exact`).
+
+Many values are converted in pieces: a conversion holds Python's global lock, so that an event loop
+would stand still until it ends, even when the conversion is done in another thread.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,23 +23,32 @@ from weir.format.exact import (
     ARROW_ERRORS,
     cast_exactly,
     family_of,
-    find_loss,
     is_bool8,
     is_castable,
     taken,
 )
+from weir.format.nested import has_dictionary
 
 _NONE: Final = type(None)
 _PYTHON_NUMBERS: Final = frozenset({float, int, _NONE})
 _FLOATS: Final = frozenset({float, np.float16, np.float32, np.float64, _NONE})
+_TIMES: Final = frozenset({"instant", "date", "time", "span"})
 _NUMPY_FLOATS: Final = frozenset(map(np.dtype, ("f2", "f4", "f8")))
+
+_LISTS: Final = (list, tuple, range, pa.Array, pa.ChunkedArray)
+_FEW: Final = 16
+"""So few values are converted at once, whatever they are: most puts are small."""
+_AT_ONCE: Final = 50_000
+"""Numbers converted at once; takes about 3 ms, less than Python lets a thread run undisturbed."""
 
 
 def from_python(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
     """Python values as an array of exactly `dtype`; `SchemaMismatch` names what does not fit."""
+    if len(values) > _FEW and (pieces := _pieces(values, dtype)):
+        return _joined([from_python(piece, dtype, name) for piece in pieces], dtype, name)
     kinds = set(map(type, values))
     kinds.discard(_NONE)
-    if kinds <= _taken_exactly(dtype):
+    if kinds <= _taken_exactly(dtype):  # guard: M-9 always test_exact
         try:
             return pa.array(values, dtype)
         except ARROW_ERRORS as error:
@@ -46,8 +59,7 @@ def from_python(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Arra
         storage = from_python(_in_storage(values, dtype), dtype.storage_type, name)
         return pa.ExtensionArray.from_storage(dtype, storage)
     if pa.types.is_dictionary(dtype):
-        plain = from_python(values, dtype.value_type, name)
-        return cast_exactly(plain.dictionary_encode(), dtype, name)
+        return cast_exactly(from_python(values, dtype.value_type, name), dtype, name)
     family = family_of(dtype)
     if family == "struct":
         return _struct(values, dtype, name)
@@ -58,12 +70,17 @@ def from_python(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Arra
     return _natural(values, dtype, name)
 
 
+def rows_at_once(numbers: int) -> int:
+    """How many rows of so many numbers, or other items, are converted at once."""
+    return max(_AT_ONCE // max(numbers, 1), 1)
+
+
 def maker(dtype: pa.DataType, name: str) -> Callable[[Sequence[Any]], pa.Array]:
     """`from_python` for one column; looks up only once which values its type takes."""
     exactly = _taken_exactly(dtype) | {_NONE}
 
     def make(values: Sequence[Any]) -> pa.Array:
-        if exactly.issuperset(map(type, values)):
+        if len(values) <= _AT_ONCE and exactly.issuperset(map(type, values)):
             try:
                 return pa.array(values, dtype)
             except ARROW_ERRORS as error:
@@ -71,6 +88,36 @@ def maker(dtype: pa.DataType, name: str) -> Callable[[Sequence[Any]], pa.Array]:
         return from_python(values, dtype, name)
 
     return make
+
+
+def _pieces(values: Sequence[Any], dtype: pa.DataType) -> list[Sequence[Any]]:
+    """The values in pieces of about `_AT_ONCE` numbers or other items; empty: one will do."""
+    if has_dictionary(dtype):  # each piece would have a dictionary of its own
+        return []
+    if pa.types.is_fixed_size_list(dtype):
+        starts = list(range(0, len(values), rows_at_once(dtype.list_size)))
+    elif family_of(dtype) != "list":
+        starts = list(range(0, len(values), _AT_ONCE))
+    else:
+        starts, items = [0], 0
+        for index, value in enumerate(values):
+            items += 1 + (len(value) if isinstance(value, _LISTS) else 0)
+            if items >= _AT_ONCE and index + 1 < len(values):
+                starts.append(index + 1)
+                items = 0
+    if len(starts) == 1:
+        return []
+    return [values[a:b] for a, b in pairwise([*starts, len(values)])]
+
+
+def _joined(parts: list[pa.Array], dtype: pa.DataType, name: str) -> pa.Array:
+    try:
+        return pa.concat_arrays(parts)
+    except ARROW_ERRORS as error:
+        raise SchemaMismatch(
+            f"column {name!r} ({dtype}): its values exceed what one column can hold in one call,"
+            f" write them in parts ({error})"
+        ) from error
 
 
 @lru_cache(maxsize=1024)
@@ -104,6 +151,8 @@ def _in_storage(values: Sequence[Any], dtype: pa.BaseExtensionType) -> list[Any]
 
 def _natural(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
     """Convert each kind of value to its Arrow type, then cast it like Arrow input; keeps order."""
+    if family_of(dtype) in _TIMES:
+        values = [None if _is_nat(value) else value for value in values]
     groups: dict[object, list[int]] = {}
     for index, value in enumerate(values):
         groups.setdefault(_kind(value), []).append(index)
@@ -125,6 +174,13 @@ def _natural(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
     return taken(pa.concat_arrays(parts), pa.array(order)) if parts else pa.array([], dtype)
 
 
+def _is_nat(value: Any) -> bool:
+    """True for the null of numpy's and pandas' times; it has no time zone, or any."""
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return type(value).__name__ == "NaTType"
+
+
 def _kind(value: Any) -> object:
     if isinstance(value, datetime):
         return type(value), value.tzinfo is None
@@ -137,7 +193,7 @@ def _inferred(values: list[Any]) -> pa.Array:
     first = values[0]
     if isinstance(first, np.generic):
         return pa.array(np.array(values))
-    if hasattr(first, "to_datetime64"):  # pandas' Timestamp, which has nanoseconds, and NaT
+    if hasattr(first, "to_datetime64"):  # pandas' Timestamp, which has nanoseconds
         column = pa.array(np.array([v.to_datetime64() for v in values]))
         return (
             column if first.tzinfo is None else column.cast(pa.timestamp(column.type.unit, "UTC"))
@@ -265,12 +321,7 @@ def _items(values: list[Any], field: pa.Field, name: str) -> pa.Array:
         return _items([float(v) if type(v) is int else v for v in values], field, name)
     if kinds <= _FLOATS:
         # Vectors: rounded to the precision of the column, never to infinity.
-        wide = pa.array(values, pa.float64())
-        result = wide.cast(dtype)
-        lost = find_loss(wide, result, path, in_list=True)
-        if lost is not None:
-            raise SchemaMismatch(lost)
-        return result
+        return cast_exactly(pa.array(values, pa.float64()), dtype, path, in_list=True)
     return from_python(values, dtype, path)
 
 

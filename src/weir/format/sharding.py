@@ -1,4 +1,4 @@
-"""How rows find their shard: by a hash of a column, by its value, or not at all.
+"""How rows find their shard: by a hash of a column, by its value, by their writer, or not at all.
 
 A shard's id follows from the sharding and the value alone, so two processes that create the shard
 of one value concurrently create the same shard. The first routing of a table has the ids that
@@ -12,15 +12,18 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import UUID, uuid5
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import force_setattr
 
-from weir.errors import CorruptEntry, InvalidInput
+from weir.durations import seconds
+from weir.errors import InvalidInput
 from weir.format.base_manifest import ShardingSpec
 from weir.format.bucket import bucket, bucket_finder, held_by
 from weir.format.columns import plain_array
@@ -33,40 +36,96 @@ FIRST_ROUTING: Final = 0
 _FIELD: Final = "bucket"
 BUCKETS_MAX: Final = 1024
 
+_WRITERS_SHARD: Final = "writer "
+_APPS_SHARD: Final = "app "
+
 Value = int | str | bool | None
-"""What a shard stands for: a bucket, a value of the identity column, or None."""
+"""What a shard stands for: a bucket, a value of the identity column, whose rows it takes (with
+`PerWriter`), or None."""
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="bucket"):
     """`num` shards; a row goes to the hash of `column`, as Lance hashes it, modulo `num`."""
 
     column: str
-    num: int
+    num: Annotated[int, Meta(ge=1, le=BUCKETS_MAX)]
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="identity"):
     """One shard for each value of `column`, made when the value first shows up."""
 
     column: str
 
 
-@dataclass(frozen=True)
-class Unsharded:
+class Unsharded(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="unsharded"):
     """One shard for the whole table."""
 
 
-Sharding = Bucket | Identity | Unsharded
+class PerWriter(
+    Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="per_writer"
+):
+    """A shard of its own for each writer of an append-only table: any number of writers append
+    side by side, and none fences another.
+
+    A writer takes a shard whose last writer closed, or makes one. Compaction ends the shard of a
+    writer that wrote nothing for `silent_after` (seconds, or text such as "1h"); if that writer
+    lives, it goes on in another shard.
+    """
+
+    silent_after: float | str = "1h"
+
+    def __post_init__(self) -> None:
+        """Keep seconds; `InvalidInput` for what is no duration."""
+        force_setattr(self, "silent_after", seconds(self.silent_after, name="silent_after"))
+
+    @property
+    def silent_after_s(self) -> float:
+        """`silent_after` in seconds."""
+        return seconds(self.silent_after)
+
+
+Sharding = Bucket | Identity | PerWriter | Unsharded
+
+
+def makes_shards(sharding: Sharding) -> bool:
+    """True when shards are made as rows come: their manifests say what they stand for, and the
+    table's record lists none."""
+    return isinstance(sharding, Identity | PerWriter)
+
+
+def value_of_writer(name: UUID) -> str:
+    """With `PerWriter`, what the shard of a writer stands for; `name` is random. Short, because
+    people read it: of two writers with one name, one takes another (C-18)."""
+    return f"{_WRITERS_SHARD}{name.hex[:12]}"
+
+
+def value_of_app(app: str) -> str:
+    """With `PerWriter`, what the shard stands for that takes the batches of an application."""
+    return f"{_APPS_SHARD}{app}"
+
+
+def is_of_writer(sharding: Sharding, value: Value) -> bool:
+    """True for a shard that belongs to one writer, whoever that is, and to no application."""
+    is_text = isinstance(sharding, PerWriter) and isinstance(value, str)
+    return is_text and str(value).startswith(_WRITERS_SHARD)
 
 
 def check_sharding(sharding: Any, schema: pa.Schema, primary_key: Sequence[str]) -> None:
     """Raise `InvalidInput` unless the table can be sharded that way."""
     if isinstance(sharding, Unsharded):
         return
+    if isinstance(sharding, PerWriter):
+        if primary_key:
+            raise InvalidInput(
+                f"PerWriter() is for append-only tables, and this one has the primary key"
+                f" {list(primary_key)}: rows of one key in the shards of two writers would have no"
+                " order. Leave out the key, or use Bucket"
+            )
+        return
     if not isinstance(sharding, Bucket | Identity):
         raise InvalidInput(
-            f"sharding must be Bucket(column, num), Identity(column) or Unsharded(), not {sharding}"
+            "sharding must be Bucket(column, num), Identity(column), PerWriter() or Unsharded(),"
+            f" not {sharding}"
         )
     column = sharding.column
     if column not in schema.names:
@@ -104,37 +163,13 @@ def _is_identity_type(dtype: pa.DataType) -> bool:
     return bool(types.is_integer(dtype) or types.is_boolean(dtype) or text)
 
 
-def to_record(sharding: Sharding) -> dict[str, Any]:
-    """The sharding as JSON-ready values."""
-    if isinstance(sharding, Bucket):
-        return {"kind": "bucket", "column": sharding.column, "num": sharding.num}
-    if isinstance(sharding, Identity):
-        return {"kind": "identity", "column": sharding.column}
-    return {"kind": "unsharded"}
-
-
-def from_record(record: Mapping[str, Any], path: str) -> Sharding:
-    """The sharding in a record, or `CorruptEntry` naming `path`."""
-    match record:
-        case {"kind": "bucket", "column": str(column), "num": int(num)} if 1 <= num <= BUCKETS_MAX:
-            return Bucket(column, num)
-        case {"kind": "identity", "column": str(column)}:
-            return Identity(column)
-        case {"kind": "unsharded"}:
-            return Unsharded()
-    raise CorruptEntry(
-        f"{path}: unknown sharding {dict(record)!r}. If a later release of weir wrote it, upgrade;"
-        " otherwise restore the object from a copy of the table"
-    )
-
-
 def mem_wal_settings(sharding: Sharding) -> dict[str, Any]:
     """The arguments of pylance's `initialize_mem_wal` for the same sharding."""
     if isinstance(sharding, Bucket):
         return {"bucket_column": sharding.column, "num_buckets": sharding.num}
     if isinstance(sharding, Identity):
         return {"identity_column": sharding.column}
-    return {"unsharded": True}
+    return {"unsharded": True} if isinstance(sharding, Unsharded) else {}
 
 
 def from_mem_wal(specs: Sequence[ShardingSpec], names: Mapping[int, str]) -> Sharding | None:
@@ -167,11 +202,13 @@ def shard_id(
 
     `dtype` is the type of the identity column: LanceDB's ids depend on the width of a number.
     """
-    if routing_version == FIRST_ROUTING:
+    if routing_version == FIRST_ROUTING:  # guard: X-1 test_sharding
         name = lancedb_name(sharding, value, dtype)
         if name is not None:
             return _uuid5(_LANCEDB, name)
-    named = json.dumps([to_record(sharding), value, routing_version], sort_keys=True)
+    # Its time limit changes no shard.
+    kind = {"kind": "per_writer"} if isinstance(sharding, PerWriter) else to_builtins(sharding)
+    named = json.dumps([kind, value, routing_version], sort_keys=True)
     return uuid5(_NAMESPACE, named)
 
 
@@ -187,6 +224,8 @@ def lancedb_name(sharding: Sharding, value: Value, dtype: pa.DataType | None) ->
         return b"unsharded"
     if isinstance(sharding, Bucket):
         return f"bucket-{value}".encode()
+    if isinstance(sharding, PerWriter):
+        return None
     return None if value is None else b"identity-" + _value_bytes(value, dtype)
 
 
@@ -207,7 +246,7 @@ def field_entries(
     sharding: Sharding, value: Value, dtype: pa.DataType | None
 ) -> tuple[tuple[str, bytes], ...]:
     """The field entries of the shard's manifest, which encode its value as the format demands."""
-    if isinstance(sharding, Identity):
+    if makes_shards(sharding):
         if value is None:
             return ()
         return ((_FIELD, _value_bytes(value, dtype)),)
@@ -242,6 +281,10 @@ def value_from_entries(
     return raw.decode("utf-8", "replace")
 
 
+_WITHOUT_COLUMN: Final = (Unsharded, PerWriter)
+"""Shardings by which no value of a row decides where it goes."""
+
+
 @dataclass(frozen=True)
 class Router:
     """Splits rows by shard, vectorized."""
@@ -249,10 +292,12 @@ class Router:
     sharding: Sharding
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[Value, pa.RecordBatch]]:
-        """The rows of each shard, in their order; a batch that goes to one shard is not copied."""
-        if isinstance(self.sharding, Unsharded):
+        """The rows of each shard, in their order; a batch that goes to one shard is not copied.
+
+        With `PerWriter` no row says where it goes: all are in one part, and its writer knows."""
+        if isinstance(self.sharding, _WITHOUT_COLUMN):
             return [(None, batch)]
-        codes, values = self._codes(self._column(batch))
+        codes, values = self.codes(self._column(batch))
         if len(codes) == 0:
             return []
         if (codes == codes[0]).all():
@@ -268,8 +313,8 @@ class Router:
 
     @property
     def column_name(self) -> str | None:
-        """The column that decides the shard; None if there is only one shard."""
-        return None if isinstance(self.sharding, Unsharded) else self.sharding.column
+        """The column that decides the shard; None if none does."""
+        return None if isinstance(self.sharding, _WITHOUT_COLUMN) else self.sharding.column
 
     def finder(self, dtype: pa.DataType) -> Callable[[object], int | str | None]:
         """A function from a row's value of the column, which has that type, to its shard. When it
@@ -284,19 +329,19 @@ class Router:
 
     def one_value(self, column: pa.Array) -> tuple[Value] | None:
         """The one shard of all rows with these column values; None when they go to several."""
-        codes, values = self._codes(column)
+        codes, values = self.codes(column)
         return (values[int(codes[0])],) if (codes == codes[0]).all() else None
 
     def values(self, keys: pa.Table | pa.RecordBatch) -> list[tuple[Value, npt.NDArray[np.int64]]]:
         """The indices of each shard's rows, ascending."""
-        if isinstance(self.sharding, Unsharded):
+        if isinstance(self.sharding, _WITHOUT_COLUMN):
             return [(None, np.arange(keys.num_rows))]
-        codes, values = self._codes(self._column(keys))
+        codes, values = self.codes(self._column(keys))
         return [(values[int(code)], np.flatnonzero(codes == code)) for code in np.unique(codes)]
 
     def mask(self, batch: pa.RecordBatch, value: Value) -> pa.Array:
         """True for each row that belongs to the shard of `value`."""
-        if isinstance(self.sharding, Unsharded):
+        if isinstance(self.sharding, _WITHOUT_COLUMN):
             return pa.array(np.ones(batch.num_rows, np.bool_))
         column = self._column(batch)
         if isinstance(self.sharding, Bucket):
@@ -305,20 +350,23 @@ class Router:
             return column.is_null()
         return pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), fill_value=False)
 
-    def _column(self, rows: pa.RecordBatch | pa.Table) -> Any:
-        assert not isinstance(self.sharding, Unsharded), "nothing to route by"
-        if self.sharding.column not in rows.schema.names:
+    def require_column(self, names: Sequence[str]) -> None:
+        """`InvalidInput` when the column that decides the shard is not among `names`."""
+        if self.column_name is not None and self.column_name not in names:
             raise InvalidInput(
-                f"the table is sharded by {self.sharding.column!r}, a column that no longer exists."
+                f"the table is sharded by {self.column_name!r}, a column that no longer exists."
                 " Rename the column back, or reshard the table by another column"
             )
-        return rows.column(self.sharding.column)
 
-    def _codes(
-        self, column: pa.Array | pa.ChunkedArray
-    ) -> tuple[npt.NDArray[Any], Sequence[Value]]:
+    def codes(self, column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[Any], Sequence[Value]]:
+        """For each row with these column values the index of its shard in the second result."""
         if isinstance(self.sharding, Bucket):
             return bucket(column, self.sharding.num), range(self.sharding.num)
         encoded = pc.dictionary_encode(plain_array(column), null_encoding="encode")
         values: list[Value] = encoded.dictionary.to_pylist()
         return encoded.indices.to_numpy(), values
+
+    def _column(self, rows: pa.RecordBatch | pa.Table) -> Any:
+        assert not isinstance(self.sharding, _WITHOUT_COLUMN), "nothing to route by"
+        self.require_column(rows.schema.names)
+        return rows.column(self.sharding.column)

@@ -24,14 +24,15 @@ from weir.env import Limits
 from weir.errors import CorruptEntry, InvalidInput, SchemaMismatch
 from weir.format.ipc_guard import decompressed_bytes
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
+from weir.format.wal_header import EPOCH_KEY, TOKENS_KEY
 from weir.types import Epoch, Generation, Position
 
 # Stored. Never change a value; add one.
-_EPOCH: Final = b"writer_epoch"
 _GENERATION: Final = b"generation"
 _FENCE: Final = b"fence_sentinel"
+RESERVED_METADATA: Final = frozenset({EPOCH_KEY, _GENERATION, _FENCE})
+"""Keys of schema metadata that belong to entries; pylance cannot read a table that has them too."""
 _ENTRY_ID: Final = b"weir_entry_id"
-_TOKENS: Final = b"weir_tokens"
 _FILLED: Final = b"weir_filled"
 _STAGED: Final = b"weir_staged"
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -134,7 +135,7 @@ class EntryEncoder:
         if tokens:
             for app, version in tokens:
                 check_token(app, version)
-            metadata[_TOKENS] = json.dumps(list(tokens), separators=(",", ":"))
+            metadata[TOKENS_KEY] = json.dumps(list(tokens), separators=(",", ":"))
         if filled is not None:
             metadata[_FILLED] = f"{filled.rows},{filled.batches},{filled.nbytes}"
         if is_staged:
@@ -162,7 +163,7 @@ class EntryEncoder:
         if stream[0] == epoch and stream[1] == generation:
             return stream[2]
         metadata = dict(self._wal.metadata or {})
-        metadata[_EPOCH] = b"%d" % epoch
+        metadata[EPOCH_KEY] = b"%d" % epoch
         metadata[_GENERATION] = b"%d" % generation
         schema = self._wal.with_metadata(metadata)
         self._stream = (epoch, generation, schema)
@@ -183,7 +184,7 @@ def require_fit(
     for batch in batches:
         size += pa.ipc.get_record_batch_size(batch)
         size += sum(c.nbytes for c in batch.columns if pa.types.is_dictionary(c.type))
-    if size > max_bytes:
+    if size > max_bytes:  # guard: F-15 test_written_is_readable
         raise _too_large(size, max_bytes)
 
 
@@ -196,7 +197,7 @@ def _too_large(size: int, max_bytes: int) -> InvalidInput:
 
 def encode_fence(epoch: Epoch, entry_id: str) -> memoryview:
     """A fence: an entry without columns or rows that takes a position for `epoch` (F-1)."""
-    metadata = {_EPOCH: b"%d" % epoch, _FENCE: b"true", _ENTRY_ID: entry_id}
+    metadata = {EPOCH_KEY: b"%d" % epoch, _FENCE: b"true", _ENTRY_ID: entry_id}
     sink = pa.BufferOutputStream()
     pa.ipc.new_stream(sink, pa.schema([], metadata=metadata)).close()
     return _view(sink)
@@ -244,7 +245,7 @@ def decode_entry(
     try:
         expanded = decompressed_bytes(data)
         bound = min(max_bytes, EXPANDED_BYTES_MAX, max(_EXPANDED_FREE, EXPANDED_RATIO * size))
-        if expanded > bound:
+        if expanded > bound:  # guard: G-13 test_wal_entry
             raise _corrupt(path, position, f"it expands to more than {bound} bytes")
         return _decode(data, position=position, held=size + expanded)
     except CorruptEntry:
@@ -261,7 +262,7 @@ def _decode(data: bytes | memoryview, *, position: Position, held: int) -> WalEn
     source = pa.BufferReader(data)
     reader = pa.ipc.open_stream(source)
     metadata = dict(reader.schema.metadata or {})
-    epoch = _decimal(metadata.pop(_EPOCH, None), "writer_epoch")
+    epoch = _decimal(metadata.pop(EPOCH_KEY, None), "writer_epoch")
     raw_generation = metadata.pop(_GENERATION, None)
     generation = None if raw_generation is None else _decimal(raw_generation, "generation")
     is_fence = metadata.get(_FENCE) == b"true"
@@ -362,7 +363,7 @@ def _fill(raw: bytes | None) -> Fill | None:
 
 def _private(metadata: Mapping[bytes, bytes]) -> tuple[str | None, tuple[tuple[str, int], ...]]:
     raw_id = metadata.get(_ENTRY_ID)
-    raw_tokens = metadata.get(_TOKENS)
+    raw_tokens = metadata.get(TOKENS_KEY)
     tokens: list[tuple[str, int]] = []
     if raw_tokens is not None:
         value: Any = json.loads(raw_tokens)

@@ -119,5 +119,5 @@ def _row_over(row: _DenseRange | None, codes: Codes, span_allowed: int) -> _Dens
     low, high = max(low - spare, _LEAST), min(high + spare, _MOST)
     used = np.zeros(high - low + 3, np.bool_)
     first = row.low - low + 1
-    used[first : first + len(row.used) - 2] = row.used[1:-1]
+    used[first : first + len(row.used) - 2] = row.used[1:-1]  # guard: M-1 test_numbers
     return _DenseRange(low, used)

@@ -86,6 +86,10 @@ class Base(Protocol):
         """Per shard the highest generation already folded into this version (L-2)."""
 
     @property
+    def load_number(self) -> int:
+        """The number of the last load in this version; 0 if there was none (P-3). No request."""
+
+    @property
     def mem_wal(self) -> MemWalDetails | None:
         """What the MemWAL index entry says, or None for a plain Lance dataset."""
 

@@ -14,13 +14,25 @@ import lance
 from lance.lance import _Session
 
 from weir.env import SYSTEM, Env, ForkGuard
-from weir.errors import CorruptEntry, InvalidInput, MissingEntry, NotAWeirTable
+from weir.errors import CorruptEntry, InvalidInput, MissingEntry, NotAWeirTable, SnapshotExpired
 from weir.lake.lance_errors import lance_errors
+from weir.lake.links import require_own_files, require_own_folders
+from weir.lake.shared import SharedDataset, as_destination
 
 INDEX_CACHE_BYTES: Final = 512 * 1024 * 1024
 """Limit on the opened indexes that Lance caches, for all datasets of one table together."""
 METADATA_CACHE_BYTES: Final = 128 * 1024 * 1024
 """Limit on the manifests and file metadata that Lance caches, for all datasets of one table."""
+
+
+def expired(uri: str, version: int) -> SnapshotExpired:
+    """The error for a base version that is gone."""
+    return SnapshotExpired(
+        f"{uri}: version {version} of the base was cleaned up. If this was planned before, read the"
+        " table again; to read longer than min_age of gc, read at a checkpoint. If it is the"
+        " version of a checkpoint, another program deleted the tag that held it: the checkpoint is"
+        " lost, choose another one (table.checkpoints())"
+    )
 
 
 class Datasets:
@@ -42,67 +54,88 @@ class Datasets:
             index_cache_size_bytes=INDEX_CACHE_BYTES,
             metadata_cache_size_bytes=METADATA_CACHE_BYTES,
         )
-        self._latest: lance.LanceDataset | None = None
+        self._latest: SharedDataset | None = None
         self._fork_guard = ForkGuard(env)
 
-    def open(self, uri: str, version: int | None = None) -> lance.LanceDataset:
-        """A new handle."""
+    def own(self, version: int | None = None) -> lance.LanceDataset:
+        """A handle of the base for one caller that changes something; see `weir.lake.shared`."""
+        return self._open(self.uri, version)
+
+    def _open(self, uri: str, version: int | None = None) -> lance.LanceDataset:
         self._check_home()
-        with lance_errors(f"opening {uri}" + (f" at version {version}" if version else "")):
-            opened = lance.dataset(
-                uri, version=version, storage_options=self.storage_options, session=self.session
-            )
+        require_own_files(self.uri, uri.removeprefix(self.uri).strip("/"))
+        try:
+            with lance_errors(f"opening {uri}" + (f" at version {version}" if version else "")):
+                opened = lance.dataset(
+                    uri, version=version, storage_options=self.storage_options, session=self.session
+                )
+        except (MissingEntry, NotAWeirTable) as gone:  # Lance says either of a missing version
+            if version is None:
+                raise
+            raise expired(uri, version) from gone
         if opened.base_paths():
             if uri.rstrip("/") != self.uri:
                 raise CorruptEntry(
                     f"SSTable {uri} refers to files outside its folder, which is not allowed"
-                    " (G-13). Find out who wrote it, and restore it from a copy of the table"
+                    ". Find out who wrote it, and restore it from a copy of the table"
                 )
             if self._agree is not None:
                 self._agree(int(opened.version))
         return opened
 
-    def latest(self) -> lance.LanceDataset:
+    def latest(self) -> SharedDataset:
         """The base table at its latest version. One listing; a new version costs one more read."""
         self._check_home()
         known = self._latest
         if known is not None:
-            with lance_errors(f"looking for a new version of {self.uri}"):
-                newest = known.latest_version
+            try:
+                with lance_errors(f"looking for a new version of {self.uri}"):
+                    newest = known.latest_version
+            except MissingEntry as gone:
+                raise NotAWeirTable(
+                    f"{self.uri}: the base of this table is gone; it was dropped or removed. If"
+                    " there is a new table, open it again with weir.open"
+                ) from gone
             if newest == known.version:
                 return known
         # Two threads may both open the new version; either handle is right.
-        opened = self.open(self.uri)
+        opened = self._open(self.uri)
         self._latest = opened
         return opened
 
-    def known(self) -> lance.LanceDataset:
+    def known(self) -> SharedDataset:
         """The base table at the latest version known here. No request once one was opened."""
-        return self._latest or self.latest()
+        known = self._latest
+        return self.latest() if known is None else known  # the truth of a dataset counts its rows
 
-    def at(self, version: int) -> lance.LanceDataset:
+    def at(self, version: int) -> SharedDataset:
         """The base table at `version`. No request when that version is already open."""
         known = self._latest
         if known is not None and known.version == version:
             return known
-        return self.open(self.uri, version)
+        return self._open(self.uri, version)
 
-    def commit(self, dataset: lance.LanceDataset, transaction: lance.Transaction) -> int:
-        """Commit `transaction`, planned on `dataset`, to the base table; return the version.
+    def commit(
+        self, planned: SharedDataset, transaction: lance.Transaction, *, retries: int = 0
+    ) -> int:
+        """Commit `transaction`, planned on `planned`, to the base table; return the version.
 
-        One attempt: after a lost answer, Lance would rebase a retry over our own commit.
+        One attempt: after a lost answer, Lance would rebase a retry over our own commit. With
+        `retries` for commits that may be applied twice.
         """
-        return int(lance.LanceDataset.commit(dataset, transaction, max_retries=0).version)
+        require_own_folders(self.uri)
+        made = lance.LanceDataset.commit(as_destination(planned), transaction, max_retries=retries)
+        return int(made.version)
 
     def forget(self) -> None:
         """Let the next `latest` open the table anew (after a restore or an overwrite)."""
         self._latest = None
 
-    def open_sstable(self, path: str) -> lance.LanceDataset:
+    def open_sstable(self, path: str) -> SharedDataset:
         """The SSTable at `path` in the table; `MissingEntry` when it is not there."""
         uri = f"{self.uri}/{path}"
         try:
-            return self.open(uri)
+            return self._open(uri)
         except NotAWeirTable as error:
             raise MissingEntry(
                 f"SSTable {uri} is not there; it may have been collected after this read was"

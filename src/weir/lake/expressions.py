@@ -8,44 +8,33 @@ rows, so callers combine the rows of many puts. The rows may come from any level
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
-from weir.lake.filters import filter_columns
+from weir.lake.filters import filter_columns, filter_rows
 from weir.lake.lance_errors import plain_text
+from weir.lake.params import require_text
 from weir.lake.whole_buffers import for_lance
+from weir.types import Filter
 
 CURRENT: Final = "current"
 INCOMING: Final = "incoming"
 
 _ANCHOR: Final = "weir_anchor"
 """A column added to the caller's: Lance evaluates no expression that names no column."""
-_OF_LANCE: Final = re.compile(
-    r"\b(_rowid|_rowaddr|_rowoffset|_row_created_at_version|_row_last_updated_at_version"
-    r"|_distance|_score)\b",
-    re.IGNORECASE,
-)
-"""Columns that Lance adds: for rows in memory their values would say nothing about the table."""
-_QUOTED: Final = re.compile(r"'(?:[^']|'')*'")
-_STORAGE: Final = "2.1"
-"""The first file version in which a struct can be null."""
+_STORAGE: Final = "2.2"
+"""The first file version with maps; in earlier ones, up to 2.0, no struct can be null."""
 
 
-def condition_columns(text: str, names: Sequence[str]) -> list[str]:
+def condition_columns(condition: Filter, names: Sequence[str]) -> list[str]:
     """The table's columns that a condition may read."""
-    return filter_columns(text, names)
-
-
-def require_text(text: object, what: str) -> None:
-    """Raise `InvalidInput` for anything but SQL text."""
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidInput(f"{what} must be SQL text, got {text!r}")
+    return filter_columns(condition, names)
 
 
 def require_name(name: object) -> None:
@@ -55,26 +44,33 @@ def require_name(name: object) -> None:
 
 
 def when_mask(
-    text: str, current: pa.Table, incoming: pa.Table, absent: pa.BooleanArray, names: Sequence[str]
+    condition: Filter,
+    current: pa.Table,
+    incoming: pa.Table,
+    absent: pa.BooleanArray,
+    names: Sequence[str],
 ) -> pa.BooleanArray:
     """True for each row that meets the condition; `current` is null where `absent` is true.
 
     `names` are the table's columns, for the error message about an unknown column.
     """
-    looked_at = condition_columns(text, names) or list(names[:1])
+    looked_at = condition_columns(condition, names) or list(names[:1])
     rows = pa.table(
         {
             CURRENT: _struct(current, looked_at, absent),
             INCOMING: _struct(incoming, looked_at, None),
         }
     )
-    what = f"the condition {text!r} over current and incoming rows (columns {list(names)})"
-    return _mask(rows, text, what)
+    what = (
+        f"the condition {_told(condition)} over current and incoming rows (columns {list(names)})"
+    )
+    return _mask(rows, condition, what)
 
 
-def filter_mask(text: str, rows: pa.Table) -> pa.BooleanArray:
+def filter_mask(filter: Filter, rows: pa.Table) -> pa.BooleanArray:
     """True for each row that passes the filter."""
-    return _mask(_mentioned(rows, text), text, f"the filter {text!r} (columns {rows.column_names})")
+    what = f"the filter {_told(filter)} (columns {rows.column_names})"
+    return _mask(_mentioned(rows, filter), filter, what)
 
 
 def new_values(assignments: Mapping[str, str], rows: pa.Table) -> dict[str, pa.Array]:
@@ -86,23 +82,40 @@ def new_values(assignments: Mapping[str, str], rows: pa.Table) -> dict[str, pa.A
     return found
 
 
-def _mentioned(rows: pa.Table, text: str) -> pa.Table:
-    """The columns that the text may read; no others are written to memory."""
-    return rows.select(condition_columns(text, rows.column_names))
+def _told(condition: Filter) -> str:
+    return repr(condition) if isinstance(condition, str) else str(condition)
 
 
-def _mask(rows: pa.Table, text: str, what: str) -> pa.BooleanArray:
-    values = _values(rows, text, what)
+def _mentioned(rows: pa.Table, condition: Filter) -> pa.Table:
+    """The columns that the condition may read; no others are written to memory."""
+    return rows.select(condition_columns(condition, rows.column_names))
+
+
+def _mask(rows: pa.Table, condition: Filter, what: str) -> pa.BooleanArray:
+    if not isinstance(condition, str):
+        return _expression_mask(rows, condition, what)
+    values = _values(rows, condition, what)
     if not pa.types.is_boolean(values.type):
         raise InvalidInput(f"{what} has type {values.type}; it must be boolean")
     return pc.fill_null(values, False)
 
 
+def _expression_mask(rows: pa.Table, condition: pc.Expression, what: str) -> pa.BooleanArray:
+    """Evaluated by Lance or by pyarrow, as in a scan: a filter has one meaning (filters.py)."""
+    numbers = pa.array(np.arange(rows.num_rows))
+    bare = pa.schema([pa.field(f.name, f.type) for f in rows.schema])
+    numbered = pa.Table.from_arrays(rows.columns, schema=bare).append_column(_ANCHOR, numbers)
+    mask = np.zeros(rows.num_rows, np.bool_)
+    try:
+        for batch in filter_rows(numbered, condition, [_ANCHOR], known=()):
+            mask[batch.column(0).to_numpy()] = True
+    except InvalidInput as error:
+        raise InvalidInput(f"{what}: {error}") from error
+    return pa.array(mask)
+
+
 def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
     require_text(text, what)
-    for name in _OF_LANCE.findall(_QUOTED.sub("", text)):
-        if name not in rows.column_names:
-            raise InvalidInput(f"{what}: Lance's column {name} is not available here")
     bare = [pa.field(f.name, f.type) for f in rows.schema]
     fields = pa.schema([*bare, pa.field(_ANCHOR, pa.int8())])
     anchor = pa.repeat(pa.scalar(0, pa.int8()), rows.num_rows)
@@ -118,7 +131,7 @@ def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
         table = scanner.to_table()
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
         # Everything is in memory, so only the text can be wrong.
-        raise InvalidInput(f"{what}: {plain_text(error)}") from error
+        raise InvalidInput(f"{what}: {plain_text(error, ())}") from error
     return table.column("value").combine_chunks()
 
 

@@ -1,33 +1,51 @@
 """Filters over rows in memory.
 
 Lance evaluates them, so that one SQL text means the same everywhere. pyarrow evaluates those of its
-own expressions that cannot be sent to Lance (nested fields, unsigned numbers, most functions).
+own expressions that cannot be sent to Lance: nested fields, most functions, and columns of types
+that Substrait has no type of its own for (unsigned numbers, large text and bytes, times of day).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import lance
 import pyarrow as pa
 from pyarrow.substrait import serialize_expressions
 
 from weir.errors import InvalidInput
-from weir.lake.lance_errors import lance_errors
+from weir.lake.lance_errors import OF_LANCE, lance_errors
+from weir.lake.params import require_bound
 from weir.lake.whole_buffers import for_lance
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
+_EXTENSIONS: Final = b"extension_types"
+"""In a serialized expression with types of Arrow that are not Substrait's: Lance knows none."""
+_OF_LANCE: Final = re.compile(rf"\b({'|'.join(OF_LANCE)})\b", re.IGNORECASE)
+_UNKNOWN: Final = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
+_QUOTED: Final = re.compile(r"'(?:[^']|'')*'")
 
 
 def filter_columns(filter: Any, names: Sequence[str]) -> list[str]:
-    """The columns a filter may read: names that its text mentions, and names too odd to match."""
+    """The columns a filter may read: names that its text mentions, and names too odd to match.
+
+    Raises `InvalidInput` for SQL that names a column of Lance's own, or a parameter without value.
+    """
     if filter is None:
         return []
-    text = str(filter).lower()
-    return [n for n in names if n.lower() in text or not _PLAIN_NAME.fullmatch(n)]
+    if isinstance(filter, str):
+        require_bound(filter)
+        for name in _OF_LANCE.findall(_QUOTED.sub("", filter)):
+            if name not in names:
+                raise InvalidInput(
+                    f"{filter!r} names {name}, a column that Lance adds to its own files; it says"
+                    " nothing about a row of the table and is not available here"
+                )
+    words = set(_PLAIN_NAME.findall(str(filter).lower()))
+    return [n for n in names if n.lower() in words or not _PLAIN_NAME.fullmatch(n)]
 
 
 def both(one: Any, other: Any) -> Any:
@@ -47,30 +65,42 @@ def both(one: Any, other: Any) -> Any:
 def is_for_lance(filter: Any, schema: pa.Schema) -> bool:
     """False for a pyarrow expression that Lance cannot evaluate.
 
-    Depends on types alone, so one filter has one meaning in all levels.
+    Depends on types alone, so one filter has one meaning in all levels. Raises as `filter_columns`.
     """
+    looked_at = filter_columns(filter, schema.names)
     if filter is None or isinstance(filter, str):
         return True
     if "FieldRef.Nested" in str(filter):
         return False
-    fields = [schema.field(name) for name in filter_columns(filter, schema.names)]
+    fields = [schema.field(name) for name in looked_at]
+    if any(pa.types.is_time(field.type) for field in fields):
+        return False  # Substrait has times of day, Lance does not read them
     try:
-        serialize_expressions(
+        sent = serialize_expressions(
             [filter], ["filter"], pa.schema([f.remove_metadata() for f in fields])
         )
     except _UNSENT:
         return False
-    return True
+    return _EXTENSIONS not in bytes(sent)
 
 
 def filter_rows(
-    rows: pa.Table, filter: Any, columns: Sequence[str] | None = None
+    rows: pa.Table,
+    filter: Any,
+    columns: Sequence[str] | None = None,
+    *,
+    known: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows that pass, projected to `columns`. Costs one write to memory: meant for few rows."""
+    """The rows that pass, projected to `columns`. Costs one write to memory: meant for few rows.
+
+    `known` are the columns of the table, which an error lists; None: those of `rows`.
+    """
     if not is_for_lance(filter, rows.schema):
-        yield from filter_batches(rows.to_batches(), filter, columns)
+        # Also without rows: a filter that does not fit the columns is refused all the same.
+        batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
+        yield from filter_batches(batches, filter, columns, known=known)
         return
-    with lance_errors(f"filtering rows in memory by {filter!r}"):
+    with lance_errors(f"filtering rows in memory by {filter!r}", known):
         # Each in-memory handle has a store of its own, gone with it: the name is never shared.
         dataset = lance.write_dataset(for_lance(rows), "memory://rows")
         scanner = dataset.scanner(columns=None if columns is None else list(columns), filter=filter)
@@ -82,6 +112,8 @@ def filter_batches(
     filter: Any,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
+    *,
+    known: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """`filter_rows` by pyarrow, streamed; `filter` is an expression. At most `limit` rows."""
     left = limit
@@ -91,9 +123,18 @@ def filter_batches(
         try:
             passing = pa.Table.from_batches([batch]).filter(filter)
         except (*_UNSENT, pa.ArrowKeyError, pa.ArrowTypeError) as error:
-            raise InvalidInput(f"the filter {filter} cannot be applied: {error}") from error
+            names = batch.schema.names if known is None else known
+            raise InvalidInput(_refused(filter, error, names)) from error
         if columns is not None:
             passing = passing.select(list(columns))
         for piece in passing.slice(0, left).to_batches():
             yield piece
             left = None if left is None else left - piece.num_rows
+
+
+def _refused(filter: Any, error: Exception, known: Sequence[str]) -> str:
+    unknown = _UNKNOWN.match(str(error))
+    if unknown is not None:
+        told = f"; the columns are {', '.join(known)}" if known else ""
+        return f"the filter {filter} names {unknown[1]!r}, which is no column{told}"
+    return f"the filter {filter} cannot be applied: {error}"

@@ -25,14 +25,15 @@ from weir.format.schema import TableSchema
 from weir.lake.api import Base
 from weir.lake.base.view import LanceBase
 from weir.lake.lance_errors import lance_errors
+from weir.lake.shared import SharedDataset
 
 logger = logging.getLogger("weir.lake")
 
-Dataset = lance.LanceDataset
+Dataset = SharedDataset
 """The base or an SSTable, as searches hold it."""
 
 _KINDS: Final = {"BTree": "btree", "Bitmap": "bitmap", "Inverted": "text"}
-_METRICS: Final = ("l2", "cosine", "dot")
+METRICS: Final = ("l2", "cosine", "dot")
 PARTITIONS_MAX: Final = 20
 """Partitions that pylance's LSM planner probes by default: up to that many it misses nothing."""
 PARTITION_ROWS: Final = 5_000
@@ -71,6 +72,8 @@ class IndexInfo:
     """A vector index that keeps the vectors as they are: its distances are exact."""
     fragments: frozenset[int] = frozenset()
     """Fragments of its dataset that it covers."""
+    ahead_of: frozenset[str] = frozenset()
+    """Columns with an index, of any kind, that lacks a fragment that this text index covers."""
 
     @property
     def analyzer(self) -> dict[str, Any]:
@@ -78,7 +81,7 @@ class IndexInfo:
         return {key: self.text[key] for key in TEXT_OPTIONS if key in self.text}
 
 
-def dataset_indexes(dataset: lance.LanceDataset) -> list[IndexInfo]:
+def dataset_indexes(dataset: SharedDataset) -> list[IndexInfo]:
     """The indexes of a dataset that weir can keep or search; others are left out."""
     with lance_errors(f"listing the indexes of {dataset.uri}"):
         described = dataset.describe_indices()
@@ -92,6 +95,7 @@ def dataset_indexes(dataset: lance.LanceDataset) -> list[IndexInfo]:
             continue
         metric = str(details.get("metric_type", "l2")).lower()
         text = dict(details) if kind == "text" else {}
+        covered = _covered(index)
         found.append(
             IndexInfo(
                 index.name,
@@ -100,10 +104,31 @@ def dataset_indexes(dataset: lance.LanceDataset) -> list[IndexInfo]:
                 metric,
                 text,
                 is_flat=index.index_type == "IVF_FLAT",
-                fragments=frozenset(int(f) for s in index.segments for f in s.fragment_ids),
+                fragments=covered,
+                ahead_of=_behind(dataset, described, covered) if kind == "text" else frozenset(),
             )
         )
     return found
+
+
+def _covered(described: Any) -> frozenset[int]:
+    return frozenset(int(f) for segment in described.segments for f in segment.fragment_ids)
+
+
+def _behind(
+    dataset: SharedDataset, described: Sequence[Any], covered: frozenset[int]
+) -> frozenset[str]:
+    """Columns with an index that lacks a fragment of `covered`; Lance lists removed ones too."""
+    lacking = [index for index in described if not covered <= _covered(index)]
+    if not lacking:
+        return frozenset()
+    live = covered & {fragment.fragment_id for fragment in dataset.get_fragments()}
+    return frozenset(
+        name.split(".")[0]  # of a field in a struct: the column
+        for index in lacking
+        if not live <= _covered(index)
+        for name in index.field_names
+    )
 
 
 def base_indexes(base: Base) -> list[IndexInfo]:
@@ -170,9 +195,9 @@ def _misfit(info: IndexInfo, schema: TableSchema) -> str | None:
         return f"the table has no column {info.column!r}; it has {schema.plain.names}"
     dtype = schema.plain.field(info.column).type
     if info.kind == "vector":
-        if info.metric not in _METRICS:
+        if info.metric not in METRICS:
             return (
-                f"the metric of {info.name!r} must be one of {list(_METRICS)}, got {info.metric!r}"
+                f"the metric of {info.name!r} must be one of {list(METRICS)}, got {info.metric!r}"
             )
         if not is_vector_type(dtype):
             return f"column {info.column!r} is {dtype}; a vector is a fixed-size list of floats"
@@ -207,9 +232,7 @@ def index_builder(
                 _build(dataset, index)
             except (OSError, RuntimeError, ValueError) as error:
                 # M-4: for example a column without a single value. Searches do without the index.
-                logger.warning(
-                    "index.not_built shard=%s index=%s reason=%s", where, index.name, error
-                )
+                logger.warning("index.not_built %s index=%s reason=%s", where, index.name, error)
 
     return build
 

@@ -1,4 +1,4 @@
-"""Keys as SQL text for Lance's filters.
+"""Values as SQL text for Lance's filters: keys, and parameters that users pass.
 
 A pyarrow expression would be neater, but travels as Substrait, which has no unsigned integers and
 no large strings or binaries: all of them key types.
@@ -6,8 +6,13 @@ no large strings or binaries: all of them key types.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, Final
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Final
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +20,9 @@ import pyarrow.compute as pc
 from weir.errors import InvalidInput
 
 _INT64_MIN: Final = -(2**63)
+_UINT64_MAX: Final = 2**64 - 1
+_DECIMAL_DIGITS: Final = (38, 76)
+"""Most digits of Arrow's two decimal types."""
 
 
 def quoted(column: str) -> str:
@@ -24,17 +32,70 @@ def quoted(column: str) -> str:
     return f"`{column}`"
 
 
-def literal(value: Any) -> str:
-    """A key value as SQL."""
+def literal(value: object) -> str:
+    """The value as SQL, as a literal of its own type; an enum as its value.
+
+    Exact: a float is the same double again, a datetime has microseconds in any year (Lance's own
+    TIMESTAMP literals end in 2262), one with a zone is that moment. `InvalidInput` for others.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None:
+        return "NULL"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        return str(value)
+        return _integer(int(value))
+    if isinstance(value, float):
+        return repr(float(value)) if math.isfinite(value) else f"CAST('{value!s}' AS DOUBLE)"
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | bytearray):
         return f"X'{value.hex()}'"
-    raise InvalidInput(f"a key of type {type(value).__name__} cannot be looked up")
+    if isinstance(value, UUID):
+        return f"X'{value.hex}'"
+    if isinstance(value, Decimal):
+        return _decimal(value)
+    # Of these no subclass: pandas' have nanoseconds, and a value that is no time.
+    if type(value) is datetime:
+        return _moment(value)
+    if type(value) is date:
+        return f"DATE '{value.isoformat()}'"
+    raise InvalidInput(
+        f"a value of type {type(value).__module__}.{type(value).__name__} cannot be written in SQL;"
+        " use str, bytes, int, float, bool, None, date, datetime, Decimal or UUID (for those of"
+        " numpy and pandas .item() or .to_pydatetime())"
+    )
+
+
+def _integer(value: int) -> str:
+    if value == _INT64_MIN:
+        return f"({_INT64_MIN + 1} - 1)"  # Lance parses the minus apart, and 2**63 does not fit
+    if not _INT64_MIN < value <= _UINT64_MAX:
+        raise InvalidInput(f"{value} does not fit into 64 bits; use a Decimal")
+    return str(value)
+
+
+def _decimal(value: Decimal) -> str:
+    if not value.is_finite():
+        raise InvalidInput(f"{value} is no decimal that a column can hold")
+    _, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int), "finite"
+    scale = max(0, -exponent)
+    precision = max(len(digits) + max(0, exponent), scale, 1)
+    small, large = _DECIMAL_DIGITS
+    if precision > large:
+        raise InvalidInput(f"{value} has {precision} digits; a column holds at most {large}")
+    kind = "Decimal128" if precision <= small else "Decimal256"
+    return f"arrow_cast('{value:f}', '{kind}({precision}, {scale})')"
+
+
+def _moment(value: datetime) -> str:
+    zone = "None"
+    if value.tzinfo is not None:
+        value, zone = value.astimezone(UTC).replace(tzinfo=None), 'Some("UTC")'
+    text = value.isoformat(timespec="microseconds") + ("" if zone == "None" else "Z")
+    return f"arrow_cast('{text}', 'Timestamp(Microsecond, {zone})')"
 
 
 def is_one_of(column: str, values: pa.Array | pa.ChunkedArray) -> str:

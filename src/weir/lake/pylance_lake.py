@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-import lance
 import pyarrow as pa
 
 from weir.env import SYSTEM, Env
@@ -15,17 +14,19 @@ from weir.errors import CommitConflict, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
 from weir.format.expiry import Alive, Expire
-from weir.format.lance_file import parse_version_name, version_name
+from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
 from weir.lake.api import SsTableInfo
-from weir.lake.base import adopt, expiring, fence, fold, fold_commit, history, versions
+from weir.lake.base import adopt, columns, expiring, fence, fold, fold_commit, history, versions
+from weir.lake.base import indexes as base_indexes
 from weir.lake.base.blocks import RowBlocks
 from weir.lake.base.resident_keys import ResidentKeys
 from weir.lake.base.view import LanceBase
 from weir.lake.cache import ByteCache
-from weir.lake.datasets import Datasets
+from weir.lake.datasets import Datasets, expired
 from weir.lake.manifest import mem_wal
 from weir.lake.manifest.shared_files import borrowed_places
+from weir.lake.shared import SharedDataset
 from weir.lake.sstable.read import LanceSsTable, SsTableCaches
 from weir.lake.sstable.write import AfterWrite, SsTableWriter
 from weir.store.api import ObjectMissing, Store, is_local
@@ -35,7 +36,6 @@ _BASES_LIMIT: Final = 16
 """Versions of the base kept open at once."""
 _SSTABLES_LIMIT: Final = 256
 """SSTables kept open at once; a handle holds a manifest, its caches are bounded separately."""
-_MARK_ATTEMPTS: Final = 16
 
 
 class PylanceLake:
@@ -74,6 +74,7 @@ class PylanceLake:
         """Check each place whose files this version names, once per place (G-13)."""
         if self._agree is None:
             return
+        # guard: G-13 test_inside_the_table
         for place in borrowed_places(self.store, version) - self._agreed:
             self._agree(place)
             self._agreed.add(place)
@@ -89,19 +90,13 @@ class PylanceLake:
 
     def base_before(self, moment: float) -> LanceBase | None:
         """The newest version that existed at `moment` by the store's clock, if known."""
-        _, objects = self.store.list_folder(paths.VERSIONS)
-        then = [
-            version
-            for meta in objects
-            if meta.last_modified <= moment
-            and (version := parse_version_name(meta.path.rpartition("/")[2])) is not None
-        ]
+        then = [v for v, written in versions.written_at(self.store).items() if written <= moment]
         try:
             return self.open_base(max(then)) if then else None
         except (MissingEntry, SnapshotExpired):
             return None  # cleaned up just now: the next call finds a newer one
 
-    def _base(self, dataset: lance.LanceDataset) -> LanceBase:
+    def _base(self, dataset: SharedDataset) -> LanceBase:
         return LanceBase(dataset, lambda: self._manifest(dataset.version), self._resident)
 
     def _manifest(self, version: int) -> BaseManifest:
@@ -113,9 +108,7 @@ class PylanceLake:
                 return parse_base_manifest(self.store.get(path).data, path=uri)
             except ObjectMissing:
                 continue
-        raise MissingEntry(
-            f"{self.uri}/{inverted} is gone: version {version} was cleaned up; read the table again"
-        )
+        raise expired(self.uri, version)
 
     def write_sstable(
         self,
@@ -140,28 +133,30 @@ class PylanceLake:
         )
 
     def schema_for_writing(self) -> TableSchema:
-        """The latest schema with every column marked; new columns are marked in one commit.
+        """The latest schema with every column marked; new columns are marked in one commit, or
+        refused with `InvalidInput` where their rows could not be flushed (F-15).
 
         One listing, as in `open_base`, when there is nothing to mark.
         """
-        for _ in range(_MARK_ATTEMPTS):
+        for _ in self.datasets.env.attempts():
             base = self.open_base()
             if not base.schema.unmarked:
                 return base.schema
+            _check_added(base)
             try:
                 # A separate handle: the commit moves it to another version.
-                adopt.mark_columns(self.datasets.open(self.uri, base.version))
+                adopt.mark_columns(self.datasets.own(base.version))
             except CommitConflict:
                 continue  # another process marked them, or changed the columns
         raise CommitConflict(f"{self.uri}: its columns keep changing; open the writer again")
 
     def set_expire(self, expire: Expire | None) -> int:
         """Set the rule by which rows expire, from the next version on; return that version."""
-        for _ in range(_MARK_ATTEMPTS):
+        for _ in self.datasets.env.attempts():
             base = self.open_base()
             if expire is not None:
                 expire.check(base.schema.plain)
-            dataset = self.datasets.open(self.uri, base.version)
+            dataset = self.datasets.own(base.version)
             try:
                 expiring.set_expire(dataset, expire)
             except CommitConflict:
@@ -169,9 +164,21 @@ class PylanceLake:
             return dataset.version
         raise CommitConflict(f"{self.uri}: its columns keep changing; set the rule again")
 
+    def add_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Add columns to the base, null in every row of it; one commit."""
+        columns.add_columns(self.datasets, self.open_base, fields)
+
+    def drop_columns(self, names: Sequence[str], check: columns.Check) -> None:
+        """Drop columns of the base, unless `check` raises for the version it is given."""
+        columns.drop_columns(self.datasets, self.open_base, names, check)
+
+    def rename_column(self, old: str, new: str, check: columns.Check) -> None:
+        """Rename a column of the base, unless `check` raises for the version it is given."""
+        columns.rename_column(self.datasets, self.open_base, old, new, check)
+
     def drop_expired(self, version: int, alive: Alive) -> int:
         """Delete the rows of `version` that have expired; return how many there were."""
-        return expiring.drop_expired(self.datasets.open(self.uri, version), alive)
+        return expiring.drop_expired(self.datasets.own(version), alive)
 
     def _storage_version(self) -> str:
         # Fixed when the base was made, so any version of it will do.
@@ -233,13 +240,14 @@ class PylanceLake:
         return versions.restore(self.datasets, version, checkpoint)
 
     def cleanup_old_versions(
-        self, older_than: timedelta, *, keep_from: int | None = None, dry_run: bool = False
+        self, replaced_for: timedelta, *, keep_from: int | None = None, dry_run: bool = False
     ) -> versions.Cleaned:
-        """Remove old versions that nothing protects, and their files; or just count them."""
+        """Remove versions replaced that long ago that nothing protects, and their files; or just
+        count them."""
         if is_local(self.store):
-            versions.require_no_links(self.store)
+            versions.require_no_links(self.store)  # guard: G-13 test_inside_the_table
         return versions.cleanup_old_versions(
-            self.datasets, older_than, keep_from=keep_from, dry_run=dry_run
+            self.datasets, self.store, replaced_for, keep_from=keep_from, dry_run=dry_run
         )
 
     def compact_files(
@@ -280,6 +288,22 @@ class PylanceLake:
     def index_names(self) -> list[str]:
         """Names of the base's own indexes."""
         return versions.index_names(self.datasets)
+
+    def borrowed_indexes(self) -> list[str]:
+        """Names of the base's indexes with files in another table, of which this is a clone."""
+        return versions.borrowed_indexes(self.datasets)
+
+    def indexes(self) -> list[base_indexes.TableIndex]:
+        """The base's own indexes and how many rows each covers. One listing."""
+        return base_indexes.list_indexes(self.open_base())
+
+    def create_index(self, spec: base_indexes.IndexSpec) -> str:
+        """Make an index of the base; return its name. One commit."""
+        return base_indexes.create_index(self.datasets, self.open_base, spec)
+
+    def drop_index(self, name: str) -> None:
+        """Drop an index of the base. One commit."""
+        base_indexes.drop_index(self.datasets, self.open_base, name)
 
     # Folding rows into the base
 
@@ -325,7 +349,38 @@ class PylanceLake:
         """The newest version above `after_version` whose commit has that property, or None."""
         return history.find_commit(self.datasets, key, value, after=after_version)
 
+    def written_versions(self) -> dict[int, float]:
+        """Each version that is still there, and when it was written. One listing."""
+        return versions.written_at(self.store)
+
+    def read_commits(self, numbers: Sequence[int]) -> Iterator[history.Commit | None]:
+        """What made each of those versions; None where that is gone. One read for each."""
+        dataset = self.datasets.own()
+        for number in numbers:
+            try:
+                yield history.read_commit(dataset, number)
+            except SnapshotExpired:
+                yield None
+
+    def mem_wal_at(self, version: int) -> MemWalDetails | None:
+        """The MemWAL index entry of that version; `SnapshotExpired` when it is gone. One read."""
+        return self._manifest(version).mem_wal
+
     def commit_properties(self, *, after_version: int) -> Iterator[tuple[int, Mapping[str, str]]]:
         """(version, properties) of each commit above `after_version`, newest first."""
         found = history.commits(self.datasets, after=after_version)
         return ((commit.version, commit.properties) for commit in found)
+
+
+def _check_added(base: LanceBase) -> None:
+    """Raise `InvalidInput` for a new column whose rows could not be flushed (F-15). A table without
+    any mark was checked as a whole, by `enable`."""
+    schema = base.schema
+    if len(schema.unmarked) == len(schema.arrow):
+        return
+    tried = (*schema.primary_key, *schema.unmarked)
+    adopt.check_columns(
+        pa.schema([field for field in schema.plain if field.name in tried]),
+        schema.primary_key,
+        storage_version=base.dataset.data_storage_version,
+    )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-import lance
 import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.expiry import EXPIRE_AFTER, Expire
 from weir.format.schema import COLUMN_MARK, FIELD_ID, TOMBSTONE, TableSchema, table_schema
-from weir.lake.base.folded import NOTE, NUMBER
+from weir.lake.base.folded import LOADED, NOTE, NUMBER
+from weir.lake.shared import SharedDataset
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField  # declared in stubs only
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 KEY_MARK: Final = b"lance-schema:unenforced-primary-key"
 KEY_POSITION: Final = b"lance-schema:unenforced-primary-key:position"
 
-_OF_VERSIONS: Final = frozenset({NOTE.encode(), NUMBER.encode(), EXPIRE_AFTER.encode()})
+_OF_VERSIONS: Final = frozenset(name.encode() for name in (NOTE, NUMBER, LOADED, EXPIRE_AFTER))
 
 
-def with_field_ids(dataset: lance.LanceDataset) -> pa.Schema:
+def with_field_ids(dataset: SharedDataset) -> pa.Schema:
     """The dataset's schema with `lance:field_id` on every field that has an id of its own.
 
     `_tombstone` gets none: its id in an SSTable is the one that the base gives to its next new
@@ -38,7 +38,7 @@ def with_field_ids(dataset: lance.LanceDataset) -> pa.Schema:
     return pa.schema(fields, metadata=arrow.metadata)
 
 
-def base_schema(dataset: lance.LanceDataset) -> TableSchema:
+def base_schema(dataset: SharedDataset) -> TableSchema:
     """The schema of a base table at the dataset's version."""
     key = [field.name() for field in dataset.lance_schema.unenforced_primary_key()]
     return table_schema(with_field_ids(dataset), key, dataset.max_field_id)

@@ -6,12 +6,10 @@ Keeps
   F-10 the next entry is not attempted before the one before it is known to be durable
   F-11 what stays unknown is `UnknownOutcome`, not a conflict and not success
   F-13 a fenced appender acknowledges nothing, then or later, and makes no further request
-  F-14 tags never fall and never jump; where folds rely on it, a rise is announced before its use
+  F-14 tags never fall and never jump
   F-16 an interrupted entry is written again, the same bytes to the same place, before any other
   G-7b success also needs a proof of ownership younger than `fence_ttl`
-  S-7  a log on a store of its own is marked open beside the data before its first entry is
-       written, and shut when the last one is covered and none is in flight; moving R in between
-       does not make it look empty
+  S-7  the manifest says that the owner has left only after its last entry is durable
 """
 
 from __future__ import annotations
@@ -42,21 +40,27 @@ from weir.log.fence import Claim, claim_shard
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
-from weir.log.site import HasSite, ShardSite
-from weir.log.stamp import MountCheck, check_identity
+from weir.log.site import ShardSite
 from weir.log.tagging import Tagging
 from weir.log.tags import Bounds
-from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing, is_local
+from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing
 from weir.types import Epoch, Generation, Position
 
 logger = logging.getLogger("weir.log")
 
 
-class OpenShard(HasSite, Protocol):
+class OpenShard(Protocol):
     """What `open` needs of a shard; `weir.Shard` implements it."""
+
+    @property
+    def writer_defaults(self) -> WriterConfig:
+        """The table's; they bound what any writer puts into a generation (F-15)."""
 
     def schema_for_writing(self) -> TableSchema:
         """The table's schema with its field ids; raises when a writer may not open the shard."""
+
+    def site_for_writing(self, schema: TableSchema) -> ShardSite:
+        """Where the shard is, its log moved to where the table wants it (S-8)."""
 
 
 class WalAppender:
@@ -83,19 +87,10 @@ class WalAppender:
         self._fork_guard = ForkGuard(site.env)
         self._end: Callable[[Sequence[pa.RecordBatch]], WeirError] | None = None
         """Makes the error for a later call, from rows that were never sent."""
-        self._interrupted: Entry | None = None
-        """An entry whose write was interrupted: it may or may not be at `_next`."""
+        self._appending: Entry | None = None
+        """The entry of an `append` that was interrupted: it may or may not be at `_next`. Whoever
+        calls `write` remembers its entry itself."""
         self._folder = paths.wal_dir(site.shard)
-        self._is_apart = site.wal is not site.store
-        is_mounted = self._is_apart and site.wal_id is not None and is_local(site.wal)
-        self._presence = MountCheck(site) if is_mounted else None
-        self._marks = site.env.threads.lock()
-        """Guards the fields below: decisions to open and to shut the log do not overlap."""
-        self._opened_at: Position | None = None
-        """The open mark that covers our entries (S-7); None: shut, the next entry opens it."""
-        self._in_flight = False
-        self._shut_at: Position | None = None
-        """The shut mark not yet written: kept, so a store failure does not undo the decision."""
 
     @classmethod
     def open(cls, shard: OpenShard, *, fence_ttl: Duration | None = None) -> WalAppender:
@@ -103,13 +98,16 @@ class WalAppender:
 
         Rows that older writers left stay in the log, unread. `fence_ttl`: at most the table's own.
         """
-        schema, manifests = shard.schema_for_writing(), Manifests(shard.site)
-        claim = claim_shard(shard.site, manifests, fence_ttl=fence_ttl, announces=True)
-        appender = cls(shard.site, schema, claim, manifests=manifests)
+        schema = shard.schema_for_writing()
+        site = shard.site_for_writing(schema)
+        manifests = Manifests(site)
+        claim = claim_shard(site, manifests, fence_ttl=fence_ttl, wal_only=True)
+        bounds = Bounds.of(shard.writer_defaults)
+        appender = cls(site, schema, claim, manifests=manifests, bounds=bounds)
         if not appender.tagging.follow_log(keyed=bool(schema.primary_key)):
             raise CommitConflict(
-                f"{shard.site}: the log holds entries of another program or an older release, so"
-                " the generation of the next entry is not known (F-14). Open a writer of the shard"
+                f"{site}: the log holds entries of another program or an older release, so"
+                " the generation of the next entry is not known. Open a writer of the shard"
                 " and close it, which flushes them, then append"
             )
         return appender
@@ -144,11 +142,11 @@ class WalAppender:
         """Make the rows of `batches` durable as one entry and return its position.
 
         The batches have the table's columns; a boolean `_tombstone` marks deletes. `generation` is
-        that of the previous entry or the next one (F-14); None: it rises as full MemTables would.
+        that of the previous entry or the next one; None: it rises as full MemTables would.
         On return the rows survive the loss of this process. Raises `FencedError` when a newer
         writer owns the shard (keep `.unacknowledged`), `StoreError` when the entry was certainly
         not written (appending again is safe), `UnknownOutcome` when that cannot be known (this
-        appender is then finished). One put, plus two reads once per `fence_ttl`.
+        appender is then finished). One put, plus three reads once per `fence_ttl`.
         """
         shaped = [rows for batch in batches for rows in self._intake.rows(batch)]
         return self.append_shaped(shaped, generation=generation, tokens=tokens)
@@ -172,12 +170,25 @@ class WalAppender:
                 " forked child; open one in the process that writes",
                 not_written=batches,
             )
-        with self._lock:
+        with self._lock:  # guard: F-10
             self._check(batches)
-            self._finish_interrupted()
+            if self._appending is not None:  # guard: F-16 test_outcomes
+                # A read would not be enough: its request may still be in flight, and land where
+                # the next entry should go.
+                self._append(self._appending)
             tag = self.tagging.choose(batches) if generation is None else generation
-            entry = self._entries.make(batches, tag, tokens, after=None, is_staged=is_staged)
-            return self._write(entry)
+            return self._append(self._entries.make(batches, tag, tokens, is_staged=is_staged))
+
+    def _append(self, entry: Entry) -> Position:
+        self._appending = entry
+        try:
+            position = self._write(entry)
+        except Exception:
+            if not entry.sent:
+                self._appending = None
+            raise
+        self._appending = None
+        return position
 
     def prepare(
         self,
@@ -190,75 +201,55 @@ class WalAppender:
         """Encode an entry for `write`, without a request; `more`: what the batches hold."""
         with self._lock:
             self._check(batches)
-            after = self._interrupted
-            return self._entries.make(batches, generation, tokens, after=after, more=more)
+            return self._entries.make(batches, generation, tokens, more=more)
 
     def write(self, entry: Entry) -> Position:
         """Make the entry durable and return its position; raises as `append` does.
 
-        After an interrupt (any `BaseException`) the same call settles the outcome: callers that
-        wait for the entry's rows do not see the interrupt (F-16).
+        After an interrupt (any `BaseException`) the same call settles the outcome, and no other
+        entry may be written before that: callers that wait for the entry's rows do not see the
+        interrupt.
         """
         with self._lock:
             if entry.position is None:
                 self._check(entry.batches)
-            self._finish_interrupted()
-            return self._write(entry) if entry.position is None else entry.position
-
-    def _finish_interrupted(self) -> None:
-        """Finish an interrupted write. A read would not be enough: the request may still be in
-        flight, and land where the next entry should go."""
-        entry = self._interrupted
-        if entry is None:
-            return
-        if entry.position is None:
-            self._write(entry)
-        else:
-            self._landed(entry, entry.position)
+            return self._write(entry)
 
     def _write(self, entry: Entry) -> Position:
-        position = self._next
-        if self._is_apart:
-            with self._marks:
-                self._in_flight = True
+        position = self._next if entry.position is None else entry.position
         try:
-            if not entry.is_staged:
-                self._require_tag(entry)
-            if self._is_apart and self._opened_at is None:
-                self._open_log(position, entry)
-            self._send(position, entry)
+            if entry.position is None:
+                if not entry.is_staged:
+                    self._require_tag(entry)
+                self._send(position, entry)
             self._landed(entry, position)
         except Exception as error:
-            self._interrupted = entry if entry.sent else None
             if isinstance(error, WeirError) or not entry.sent:
                 raise
             # An untranslated error proves nothing: the entry may be in the log (F-11).
             raise self._finish_unknown(position, entry, error) from error
-        finally:
-            self._in_flight = False
         return position
 
     def _landed(self, entry: Entry, position: Position) -> None:
         """Safe to interrupt and call again: the entry's position is set first."""
         entry.position = position
-        self._next = Position(position + 1)
         if not entry.is_staged:
             self.tagging.landed(entry.generation, entry.filled, position)
-        self.bytes_written += len(entry.data)
-        self._interrupted = None
+        following, nbytes = Position(position + 1), len(entry.data)
+        if self._next == position:
+            self._next = following
+            self.bytes_written += nbytes
 
     def _require_tag(self, entry: Entry) -> None:
         try:
             self.tagging.require(entry.generation, self._next)
-        except FencedError as fenced:
-            raise self._finish_fenced(fenced, entry) from None
         except InvalidInput as refused:
             refused.not_written = list(entry.batches)
             raise
 
     def _send(self, position: Position, entry: Entry) -> None:
         """Return when the entry is at its position and counts."""
-        sent_before, entry.sent, self._interrupted = entry.sent, True, entry
+        sent_before, entry.sent = entry.sent, True
         try:
             path = f"{self._folder}/{paths.wal_name(position)}"
             stored = self.site.wal.put_if_absent(path, entry.data)
@@ -273,59 +264,25 @@ class WalAppender:
             entry.sent = sent_before  # this attempt certainly did nothing
             raise
         try:
-            if self._presence is not None:
-                self._presence.check()
             self.ownership.require(stored)
         except FencedError as fenced:
             # The entry is there. It counts if it precedes the new owner's fence, but not in a
             # collected place (G-7b); only the new owner's log can tell which.
             raise self._finish_fenced(fenced, entry) from None
         except WeirError as error:
-            # The entry was written, but it may not count (F-11), or it went into the empty folder
-            # where a disk was mounted before (S-7).
+            # The entry was written, but it may not count (F-11).
             raise self._finish_unknown(position, entry, error) from error
 
-    def shut(self, reached: Position | None = None) -> None:
-        """S-7: mark that nothing follows our last entry unless a higher open mark comes first.
+    def leave(self) -> None:
+        """Say in the manifest that no entry of ours will follow.
 
-        Called with R before a manifest with that R is committed; shuts nothing while entries above
-        R exist or are in flight. Called without R after the last entry; a failing store is then no
-        error, since every row is durable. One put, and only when the log is on a store of its own
-        and was opened since.
+        Called on close, after the last entry is durable. A failing store, or a takeover, is not an
+        error: every row is durable, and the log is only folded later. One commit.
         """
-        with self._marks:
-            last = Position(self._next - 1)
-            ongoing = self._in_flight or (reached is not None and last > reached)
-            ongoing = ongoing or self._interrupted is not None
-            # The outcome of an entry is unknown, or nothing was written since the open mark.
-            unsure = self._end is not None or self._opened_at is None or last < self._opened_at
-            if not ongoing and not unsure:
-                self._opened_at, self._shut_at = None, last
-            owed = self._shut_at
-        if owed is None or self._end is not None:
-            return
         try:
-            self.manifests.floors.raise_to("shut", owed)
-            self._shut_at = None
-        except StoreError as error:
-            if reached is not None:
-                raise
-            logger.info("wal.shut.skipped shard=%s reason=%s", self.site.shard, error)
-
-    def _open_log(self, position: Position, entry: Entry) -> None:
-        """S-7: mark the log open in the table's store before its first entry since it was shut.
-
-        Ownership is proved after the mark is written: a takeover of a lost log claims first and
-        reads the mark second. One put and two reads for each time the log is shut.
-        """
-        check_identity(self.site)
-        self.manifests.floors.raise_to("open", position)
-        try:
-            self.ownership.prove()
-        except FencedError as fenced:
-            raise self._finish_fenced(fenced, entry) from None
-        with self._marks:
-            self._opened_at = position
+            self.manifests.leave(self.epoch, self.tagging.last)
+        except (StoreError, FencedError, CommitConflict, UnknownOutcome) as error:
+            logger.info("wal.leave.skipped %s reason=%s", self.site.label, error)
 
     def _find_ours(self, position: Position, entry: Entry) -> Meta | None:
         """Our entry, if it is the one there: a proxy repeated our request and answered for the
@@ -336,6 +293,7 @@ class WalAppender:
             raise self._collected(position, entry) from None
         except WeirError as error:
             raise self._finish_unknown(position, entry, error) from error
+        # guard: F-11 always simulator
         return found.meta if found.data == bytes(entry.data) else None
 
     def _collected(self, position: Position, entry: Entry) -> WeirError:
@@ -366,7 +324,7 @@ class WalAppender:
         return CommitConflict(text, not_written=entry.batches)
 
     def _finish_fenced(self, fenced: FencedError, entry: Entry) -> WeirError:
-        shard, epoch, by, at = self.site.shard, self.epoch, fenced.fenced_by, self._next
+        label, epoch, by, at = self.site.label, self.epoch, fenced.fenced_by, self._next
 
         def ended(rows: Sequence[pa.RecordBatch], sent: Sequence[pa.RecordBatch] = ()) -> WeirError:
             error = FencedError(str(fenced), epoch=epoch, fenced_by=by)
@@ -374,7 +332,7 @@ class WalAppender:
             return error.at(at)
 
         self._end = ended
-        logger.warning("wal.fenced shard=%s epoch=%d by=%d at=%d", shard, epoch, by, at)
+        logger.warning("wal.fenced %s epoch=%d by=%d at=%d", label, epoch, by, at)
         return ended((), entry.batches) if entry.sent else ended(entry.batches)
 
     def _finish_unknown(self, position: Position, entry: Entry, cause: Exception) -> UnknownOutcome:

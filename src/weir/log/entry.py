@@ -48,14 +48,11 @@ class EntryMaker:
         generation: Generation,
         tokens: Sequence[Token],
         *,
-        after: Entry | None,
         more: Fill | None = None,
         is_staged: bool = False,
     ) -> Entry:
-        """Encode an entry. `after`: an entry to be written before it; `more`: what the batches add
-        to a generation, if that is known."""
-        before = None if after is None else (after.generation, after.filled)
-        filled = self._tagging.filled(generation, more or fill_of(batches), before)
+        """Encode an entry; `more`: what the batches add to a generation, if that is known."""
+        filled = self._tagging.filled(generation, more or fill_of(batches))
         data = self._encoder.encode(
             batches,
             epoch=self._tagging.claim.epoch,

@@ -7,7 +7,9 @@ Keeps
   F-5  a collision at open means 'read the manifest'; only a newer epoch means fenced
   F-6  replay ends at our fence, not at a second probe of the tip
   F-7  a log that is ahead of its manifest is damaged: nothing is claimed and written on top of it
-  S-3  after the claim the log is where we fenced it, and nobody can move it without being seen
+  S-3  a claim is a commit on top of the manifest that says where the log is: the fence goes there,
+       and nobody can move the log without that version
+  X-1  before the first entry at a place, a mark says that the log is there
 The tip is probed before the epoch is claimed: in the other order a slower, older claimant could
 put its fence above ours.
 """
@@ -28,20 +30,18 @@ from weir.errors import (
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import encode_fence
-from weir.format.wal_header import HEADER_BYTES, read_header
 from weir.log.floors import FloorValues
-from weir.log.manifests import Manifests
+from weir.log.headers import header_at
+from weir.log.manifests import Manifests, State
 from weir.log.ownership import LONG_AGO, ClockReading, proof_lifetime
 from weir.log.site import ShardSite
-from weir.log.stamp import check_identity
 from weir.log.tip import find_tip
-from weir.log.wal_store import WalMoved, confirm_location
+from weir.log.wal_store import WalMoved
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.types import Epoch, Position
 
 logger = logging.getLogger("weir.log")
 
-CLAIM_ATTEMPTS = 32
 FENCE_ATTEMPTS = 10_000
 """An old writer adds at most one entry per round of ours; only a runaway log gets this far."""
 
@@ -63,39 +63,58 @@ class Claim:
         return Epoch(self.manifest.writer_epoch)
 
 
+class NotLeft(CommitConflict):
+    """The shard has an owner, which may live; take another one."""
+
+
 def claim_shard(
     site: ShardSite,
     manifests: Manifests | None = None,
     *,
     fence_ttl: Duration | None = None,
-    announces: bool = False,
+    wal_only: bool = False,
+    known: State | None = None,
+    only_left: bool = False,
 ) -> Claim:
     """Become the only writer of the shard; every older writer is fenced when this returns.
 
     Raises `SealedShard`, `FencedError` (an even newer writer claimed the shard),
     `UnknownOutcome` (the store never answered), and `InvalidInput` for a `fence_ttl` above the
-    table's, with nothing claimed. `announces` promises that no entry will be tagged above those in
-    the log before the manifest says so (F-14). Seventeen requests in nine round trips, six of
-    them probes for the end of the log.
+    table's, with nothing claimed. `wal_only` says that the owner will keep no rows in memory (L-6).
+    `only_left`: only if nobody owns the shard, which fences nobody; otherwise `NotLeft`, with
+    nothing claimed. `known`: what the caller has just read. Seventeen requests in nine round trips,
+    six of them probes for the end of the log; two less with `known`.
     """
     lifetime = proof_lifetime(site, fence_ttl)
     manifests = manifests or Manifests(site)
-    for _ in range(CLAIM_ATTEMPTS):
-        current, floors = manifests.latest_with_floors()
+    for _ in site.env.attempts(32):
+        current, floors = known or manifests.latest_with_floors()
+        known = None
+        # The claim is a commit on top of this very version: of two claimants one starts over here.
+        # guard: C-18 test_per_writer
+        if only_left and current is not None and not current.is_left:
+            raise NotLeft(
+                f"{site}: the writer of epoch {current.writer_epoch} has not left the shard; it was"
+                " not claimed"
+            )
+        if current is not None and (current.log_place or floors.place) != site.place:
+            # guard: S-3 simulator:moves
+            raise WalMoved(f"{site}: its log was moved to another place; open the shard again")
         position = _next_position(site, current, floors)
         if _is_outdated(site, manifests, current, Position(position - 1)):
+            # guard: F-7 test_claim_planned_on_an_older_manifest
             continue  # manifest and tip are of one look, or the fence would go above a newer one
         site.env.failpoint("claim.probed")
         try:
-            claimed = manifests.claim(current, announces=announces)
+            claimed = manifests.claim(current, wal_only=wal_only)
         except CommitConflict as conflict:
-            logger.info("claim.again shard=%s reason=%s", site.shard, conflict)
+            logger.info("claim.again %s reason=%s", site.label, conflict)
             continue
         site.env.failpoint("claim.claimed")
         claim = _fence(site, manifests, claimed, position, floors)
         return replace(claim, fence_ttl=lifetime)
     raise CommitConflict(
-        f"{site}: lost {CLAIM_ATTEMPTS} races for the epoch; several processes are opening the "
+        f"{site}: lost every race for the epoch; several processes are opening the "
         "same shard "
         "in a loop, stop all but one"
     )
@@ -121,21 +140,22 @@ def _is_outdated(
     """
     if current is None or tip <= current.replay_after:
         return False
-    path = paths.wal_path(site.shard, tip)
     try:
-        header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
+        header = header_at(site, tip)
     except ObjectMissing:
         return False  # collected since, or only marked as used
-    if header is None or header.epoch <= current.writer_epoch:
+    # Whoever reads the rows of a damaged entry reports it; a restore to before it must be able to
+    # claim the shard.
+    if header is None or header.epoch <= current.writer_epoch:  # guard: F-7 always
         return False
     current = manifests.require()
     if header.epoch <= current.writer_epoch:
         return True
     raise CorruptEntry(
         f"{site}: the entry at position {tip} has epoch {header.epoch}, but manifest"
-        f" {current.version} is at epoch {current.writer_epoch} (F-7). The manifest was rolled"
-        f" back, or the log belongs to another table. Check {site.wal.uri}/{path}; nothing was"
-        " written"
+        f" {current.version} is at epoch {current.writer_epoch}. The manifest was rolled"
+        " back, or the log belongs to another table. Check"
+        f" {site.wal.uri}/{paths.wal_path(site.shard, tip)}; nothing was written"
     )
 
 
@@ -147,10 +167,7 @@ def _fence(
     floors: FloorValues,
 ) -> Claim:
     epoch = Epoch(claimed.writer_epoch)
-    # Settle before fencing: a reader that does not know of a move yet would mistake a fence in the
-    # store that the log has left for the tip, and mark its position as used (S-3, F-6).
-    confirm_location(site, epoch, floors)
-    site.env.failpoint("claim.settled")
+    mark_place(manifests, claimed, floors)  # guard: X-1 test_wal_store
     assert position > claimed.replay_after, "F-2: the claim is not of the manifest that was probed"
     for _ in range(FENCE_ATTEMPTS):
         entry = encode_fence(epoch, entry_id=str(site.env.new_id()))
@@ -158,6 +175,7 @@ def _fence(
             stored = site.wal.put_if_absent(paths.wal_path(site.shard, position), entry)
             break
         except ObjectExists:
+            # guard: F-5 simulator:fencing
             manifests.require_owner(manifests.require(), epoch, position)
             position = Position(position + 1)
         except LostAnswer as lost:
@@ -171,17 +189,20 @@ def _fence(
             f"{site}: no free position for the fence after {FENCE_ATTEMPTS} tries; open the shard"
             " again"
         )
-    check_identity(site)  # S-7: a fence in the folder where its disk was fences nobody
     site.env.failpoint("claim.fenced")
     began = ClockReading.now(site.env.clock, stored)
     current, floors = manifests.latest_with_floors()
-    _validate(site, manifests, current or claimed, floors, epoch, position)
-    if site.wal is not site.store:
-        # Mark it in the table's own store: this shuts what older writers opened, and a wiped log
-        # must not look like one without a gap (S-2, S-7).
-        manifests.floors.raise_to("shut", position)
-    logger.info("shard.claimed shard=%s epoch=%d fence=%d", site.shard, epoch, position)
+    _validate(site, manifests, current or claimed, floors, epoch, position)  # guard: F-4 simulator
+    logger.info("shard.claimed %s epoch=%d fence=%d", site.label, epoch, position)
     return Claim(manifest=current or claimed, fence=position, proof=began)
+
+
+def mark_place(manifests: Manifests, manifest: ShardManifest, floors: FloorValues) -> None:
+    """X-1: say beside the floors where the log is, before the first entry there: a program that
+    drops the field of the manifest must not hide it. No request once it was said."""
+    if manifest.log_place > floors.place:
+        manifests.floors.raise_to("place", manifest.log_place)
+        manifests.floors.trim("place")
 
 
 def _validate(

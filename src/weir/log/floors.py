@@ -7,12 +7,7 @@ Keeps
   F-2  the used mark: positions a checkpoint refers to, also after the log itself was lost
   G-8  create-only marks whose maximum counts; they need no conditional overwrite, and reads
        bypass caches
-  S-7  the open and the shut mark: whether a log on a store of its own may continue above R. Entries
-       follow from the open mark on, and how many is not known beside the data; nothing follows the
-       shut mark until there is a higher open mark
-  L-6  the left mark: the epoch whose owner wrote its last entry and closed, which tells a
-       fold of its log that nothing follows under the same tag
-  S-3  the number of the record that says where the log is: listing the floors reveals a move
+  X-1  the place mark: the number of the log's place, for a manifest that does not name it
 One listing reads all of them.
 """
 
@@ -23,12 +18,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from weir.format import paths
-from weir.format.manifest import ShardManifest, Status
+from weir.format.manifest import ShardManifest
 from weir.log.site import ShardSite
 from weir.records.marks import Marks
 from weir.store.api import Meta, Store
 
-FloorKind = Literal["wal", "manifest", "used", "open", "shut", "store", "left"]
+FloorKind = Literal["wal", "manifest", "used", "place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +33,7 @@ class FloorValues:
     wal: int = 0
     manifest: int = 0
     used: int = 0
-    open: int = 0
-    shut: int = 0
-    store: int = 0
-    left: int = 0
+    place: int = 0
 
     def highest_used(self, manifest: ShardManifest | None) -> int:
         """The highest position that the manifest or any mark says was used (F-2)."""
@@ -50,11 +42,11 @@ class FloorValues:
     def is_closed(self, manifest: ShardManifest) -> bool:
         """True when no row can be in the log beyond R: losing the log loses nothing (S-2).
 
-        R alone does not prove that, whoever moved it: a log that was not shut may grow (S-7).
-        A sealed shard takes no more entries (C-11). The floors were read after the manifest.
+        R alone does not prove that, whoever moved it: a log that has an owner may grow (S-7).
+        The floors were read after the manifest.
         """
-        ended = self.open <= self.shut or manifest.status is Status.SEALED
-        return ended and manifest.replay_after >= max(manifest.last_seen, self.used)
+        # guard: S-7 first
+        return manifest.is_left and manifest.replay_after >= max(manifest.last_seen, self.used)
 
 
 _NONE: Final = FloorValues()
@@ -66,14 +58,13 @@ def load_all(store: Store, folders: Sequence[str]) -> list[FloorValues]:
 
 
 def _values(listed: Iterable[Meta]) -> FloorValues:
-    found = {"wal": 0, "manifest": 0, "used": 0, "open": 0, "shut": 0, "store": 0, "left": 0}
+    found = {"wal": 0, "manifest": 0, "used": 0, "place": 0}
     for meta in listed:
         kind, _, name = meta.path.rpartition("/")
         kind = kind.rpartition("/")[2]
         number = paths.parse_mark_name(name)
         if number is not None and kind in found:
             found[kind] = max(found[kind], number)
-    found["used"] = max(found["used"], found["shut"])  # a log is shut at its last entry
     return FloorValues(**found)
 
 

@@ -10,9 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import InvalidInput
+from weir.format.python_values import rows_at_once
 
 RUN_ROWS: Final = 10_000
 """How many rows of an iterable become one batch."""
+_SAMPLED: Final = 16
+"""Values of a pandas column that are looked at to know how large they are."""
+_ARRAY_ITEMS: Final = 8
+"""Items of a numpy array that are converted in the time of one Python number."""
 
 
 def arrow_batches(data: Any) -> Sequence[pa.RecordBatch] | None:
@@ -25,12 +30,12 @@ def arrow_batches(data: Any) -> Sequence[pa.RecordBatch] | None:
         if isinstance(data, np.ndarray) and data.dtype.names is not None:
             columns = {name: _plain(data[name]) for name in data.dtype.names}
             return (pa.RecordBatch.from_pydict(columns),)
+        if _is_pandas(data, "DataFrame"):
+            return _pandas_parts(data) or _pandas_table(data).to_batches()
         if hasattr(data, "__arrow_c_stream__"):
             return pa.table(data).to_batches()  # type: ignore[no-any-return]
         if hasattr(data, "__arrow_c_array__"):
             return (pa.record_batch(data),)
-        if _is_pandas(data, "DataFrame"):
-            return pa.Table.from_pandas(data, preserve_index=False).to_batches()  # type: ignore[no-any-return]
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InvalidInput(f"cannot read rows from {type(data).__name__}: {error}") from error
     return None
@@ -81,25 +86,73 @@ def as_dict(row: Any) -> Mapping[str, Any]:
     )
 
 
-def row_runs(data: Iterable[Any]) -> Iterator[list[Any]]:
-    """The items in order: rows grouped into runs, and each Arrow item on its own."""
-    run: list[Any] = []
+def row_parts(data: Any) -> Iterator[pa.RecordBatch | list[Mapping[str, Any]]]:
+    """Rows in any accepted form, in order: Arrow as batches, all others as runs of dicts."""
+    if isinstance(data, list) and set(map(type, data)) == {dict}:
+        yield data
+        return
+    found = arrow_batches(data)
+    if found is not None:
+        yield from found
+        return
+    if is_row(data):
+        data = [data]
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        raise InvalidInput(
+            f"cannot read rows from {type(data).__name__}; pass a RecordBatch, Table,"
+            " RecordBatchReader, DataFrame, dicts, or objects with named fields"
+        )
+    run: list[Mapping[str, Any]] = []
     for item in data:
-        if is_row(item) or not _is_arrow(item):
-            run.append(item)
-            if len(run) < RUN_ROWS:
-                continue
-        if run:
+        found = None if is_row(item) else arrow_batches(item)
+        if found is None:
+            run.append(as_dict(item))
+        if run and (found is not None or len(run) == RUN_ROWS):
             yield run
             run = []
-        if not is_row(item) and _is_arrow(item):
-            yield [item]
+        yield from found or ()
     if run:
         yield run
 
 
-def _is_arrow(item: Any) -> bool:
-    return hasattr(item, "__arrow_c_stream__") or hasattr(item, "__arrow_c_array__")
+def _pandas_parts(frame: Any) -> Sequence[pa.RecordBatch]:
+    """The rows of a frame of many Python objects, converted in pieces; empty: convert it at once.
+
+    A conversion of objects holds Python's global lock: see `weir.format.python_values`. The types
+    of the columns are those of the whole frame, or the pieces do not count.
+    """
+    objects = _objects_in_a_row(frame)
+    step = rows_at_once(objects)
+    if not objects or len(frame) <= step:
+        return ()
+    parts = [_pandas_table(frame.iloc[at : at + step]) for at in range(0, len(frame), step)]
+    parts = [part.replace_schema_metadata(None) for part in parts]
+    if any(not part.schema.equals(parts[0].schema) for part in parts):
+        return ()  # such as a piece of nulls only, or decimals of another precision
+    return pa.concat_tables(parts).combine_chunks().to_batches()  # type: ignore[no-any-return]
+
+
+def _objects_in_a_row(frame: Any) -> int:
+    """About how many Python objects a row of the frame holds."""
+    found = 0
+    for index, dtype in enumerate(frame.dtypes):
+        if dtype.kind == "O":
+            values = frame.iloc[:: max(len(frame) // _SAMPLED, 1), index]
+            found += max(map(_size, values), default=0)
+    return found
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return 1 + value.size // _ARRAY_ITEMS
+    return 1 + (len(value) if isinstance(value, list | tuple) else 0)
+
+
+def _pandas_table(frame: Any) -> pa.Table:
+    # By the frame's own way to Arrow, where it has one.
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pa.table(frame)
+    return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def _is_pandas(data: Any, name: str) -> bool:

@@ -3,29 +3,42 @@
 Keeps
   M-7  a bad put fails alone, here, before it can reach the entry of its neighbours
   F-15 accepted rows can be read: values and nulls are checked by the rules that readers apply
-  M-9  a value is accepted only if the table's type can hold it exactly (`weir.format.exact`)
+  M-9  a value is accepted only if the table's type can hold it exactly (`weir.format.exact`), and
+       is held as it was: rows never share memory with the caller, which may write to it again
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.env import Limits
 from weir.errors import InvalidInput, SchemaMismatch
-from weir.format.exact import cast_exactly, is_castable
-from weir.format.nested import find_null, is_strict
+from weir.format.exact import cast_exactly, is_castable, with_plain_dictionaries
+from weir.format.nested import find_null, has_dictionary, is_strict
 from weir.format.python_values import from_python, maker
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import Fill, require_fit
-from weir.log.inputs import arrow_batches, arrow_column, as_dict, is_row, row_runs
+from weir.log.inputs import arrow_batches, arrow_column, row_parts
 
 Column = Callable[[pa.RecordBatch], pa.Array]
 Columns = Callable[[pa.RecordBatch], list[pa.Array]]
-Owns = Callable[[pa.RecordBatch], pa.Array]
+
+
+class Owns(Protocol):
+    """Which rows belong to one shard."""
+
+    def __call__(self, batch: pa.RecordBatch, /) -> pa.Array:
+        """True for each row that does."""
+        ...
+
+    def home(self, row: pa.RecordBatch, /) -> str:
+        """The shard of one row, for an error message."""
+        ...
+
 
 _SMALL_BYTES = 4096
 _FALSE = (pa.repeat(False, 512), pa.repeat(False, 1 << 16))
@@ -36,7 +49,7 @@ class Intake:
     """Shapes rows for one table schema. Safe to share between threads.
 
     Remembers how the last input schema maps to the table's: the common case, many batches of one
-    shape, costs one schema comparison and no copy.
+    shape, costs one schema comparison and one copy of the memory.
     """
 
     def __init__(self, schema: TableSchema, owns: Owns | None = None) -> None:
@@ -49,6 +62,7 @@ class Intake:
             if not f.nullable or f.name in schema.primary_key
         ]
         self._strict = [(i, f.name) for i, f in enumerate(schema.arrow) if is_strict(f.type)]
+        self._dictionaries = [i for i, f in enumerate(schema.arrow) if has_dictionary(f.type)]
         self._plan: tuple[pa.Schema, Columns] | None = None
         self._dict_fields: tuple[frozenset[str], pa.Schema] | None = None
         self._names = frozenset(schema.arrow.names)
@@ -68,14 +82,14 @@ class Intake:
         marks rows that are deletes. Raises `SchemaMismatch` or `InvalidInput`, nothing written.
         """
         if type(data) is pa.RecordBatch:
-            return [self._shape(data)] if data.num_rows else []
+            return [self._owned(self._shape(data))] if data.num_rows else []
         if type(data) is dict:
             data = [data]
         if type(data) is list and data and self._is_plain:
             whole = self._from_whole_dicts(data)
             if whole is not None:
                 return [whole]
-        return [self._shape(batch) for batch in self._batches(data) if batch.num_rows]
+        return list(self._shaped(data))
 
     def tombstones(self, keys: Any) -> list[pa.RecordBatch]:
         """Delete markers for `keys`: values of a one-column key, tuples, dicts, or anything `rows`
@@ -89,7 +103,7 @@ class Intake:
             if not batch.num_rows:
                 continue
             columns = [
-                batch.column(schema.primary_key.index(f.name))
+                _copy_of(batch.column(schema.primary_key.index(f.name)))
                 if f.name in schema.primary_key
                 else pa.nulls(batch.num_rows, f.type)
                 for f in schema.arrow
@@ -108,24 +122,29 @@ class Intake:
         require_fit(batches, self._schema, nbytes=nbytes, max_bytes=limits.entry_bytes)
         return nbytes
 
-    def _batches(self, data: Any) -> Sequence[pa.RecordBatch]:
-        if isinstance(data, list) and set(map(type, data)) == {dict}:
-            return self._from_dicts(data)
-        found = arrow_batches(data)
-        if found is not None:
-            return found
-        if is_row(data):
-            data = [data]
-        if isinstance(data, str | bytes) or not isinstance(data, Iterable):
-            raise InvalidInput(
-                f"cannot read rows from {type(data).__name__}; pass a RecordBatch, Table,"
-                " RecordBatchReader, DataFrame, dicts, or objects with named fields"
-            )
-        return [batch for part in row_runs(data) for batch in self._from_run(part)]
+    def require_known(self, names: Iterable[str]) -> None:
+        """Raise `SchemaMismatch` for a name that is no column of the table."""
+        for name in names:
+            if name not in self._names and name != TOMBSTONE:
+                raise SchemaMismatch(
+                    f"the table has no column {name!r}; it has {self._schema.plain.names}. If the"
+                    " column was added since this writer was opened, open a new writer"
+                )
 
-    def _from_run(self, part: list[Any]) -> Sequence[pa.RecordBatch]:
-        found = arrow_batches(part[0])
-        return self._from_dicts([as_dict(row) for row in part]) if found is None else found
+    def _shaped(self, data: Any) -> Iterator[pa.RecordBatch]:
+        for part in row_parts(data):
+            if not isinstance(part, pa.RecordBatch):
+                yield self._shape(self._from_dicts(part))
+            elif part.num_rows:
+                yield self._owned(self._shape(part))
+
+    def _owned(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows in memory of their own: that of the caller may be written to again, such as a
+        numpy buffer, and a slice would keep all that it was cut from. After they were checked: a
+        copy follows the offsets in them."""
+        if self._dictionaries:
+            return _through_ipc(batch)
+        return pa.concat_batches([batch])
 
     def _from_whole_dicts(self, rows: list[Any]) -> pa.RecordBatch | None:
         """The rows in one step if all are dicts of all columns, as most are; None: slow path."""
@@ -137,31 +156,21 @@ class Intake:
         columns.append(_no_tombstones(len(rows)))
         return self._checked(pa.RecordBatch.from_arrays(columns, schema=self._schema.wal))
 
-    def _from_dicts(self, rows: Sequence[Any]) -> Sequence[pa.RecordBatch]:
-        if not rows:
-            return ()
+    def _from_dicts(self, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
         fields = self._fields(rows)
         columns = []
         for field in fields:
-            if field.name == TOMBSTONE:
-                columns.append(pa.array([bool(row.get(TOMBSTONE)) for row in rows]))
-                continue
             values = [row.get(field.name) for row in rows]
             columns.append(from_python(values, field.type, field.name))
-        return (pa.RecordBatch.from_arrays(columns, schema=fields),)
+        return pa.RecordBatch.from_arrays(columns, schema=fields)
 
-    def _fields(self, rows: Sequence[Any]) -> pa.Schema:
+    def _fields(self, rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
         """The columns that at least one row has; cached for further rows of the same shape."""
         known = self._dict_fields
         if known is not None and all(row.keys() == known[0] for row in rows):
             return known[1]
-        names = {*self._schema.arrow.names, TOMBSTONE}
         for row in rows:
-            if not row.keys() <= names:
-                extra = sorted(str(name) for name in row.keys() - names)
-                raise SchemaMismatch(
-                    f"the table has no column {extra[0]!r}; it has {self._schema.plain.names}"
-                )
+            self.require_known(row.keys())
         present = [f for f in self._schema.plain if any(f.name in row for row in rows)]
         # Rows that name no column are still rows: all nulls, or refused for their key.
         fields = [f.with_nullable(True) for f in present or self._schema.plain]
@@ -187,6 +196,11 @@ class Intake:
             batch.validate(full=True)
         except pa.ArrowInvalid as error:
             raise _broken(batch, error) from error
+        for index in self._dictionaries:
+            found = batch.column(index)
+            plain = with_plain_dictionaries(found)
+            if plain is not found:
+                batch = batch.set_column(index, batch.schema.field(index), plain)
         for index, name in self._strict:
             batch = self._checked_inside(batch, index, name)
         for index, name in self._required:
@@ -197,10 +211,11 @@ class Intake:
             if not pc.all(mine).as_py():
                 # Routing is an invariant, not a hint: a lookup reads only the shard of its key.
                 names = self._schema.primary_key or self._schema.arrow.names[:1]
-                row = batch.filter(pc.invert(mine)).slice(0, 1).select(list(names)).to_pylist()[0]
+                other = batch.filter(pc.invert(mine)).slice(0, 1)
+                row = other.select(list(names)).to_pylist()[0]
                 raise InvalidInput(
-                    f"the row with {row} belongs to another shard; put it through table.writer(), "
-                    "which routes, or through that shard's writer"
+                    f"the row with {row} belongs to another shard, {self.owns.home(other)}; put it"
+                    " through table.writer(), which routes, or through that shard's writer"
                 )
         return batch
 
@@ -224,7 +239,9 @@ class Intake:
         # Only deletes may leave a non-null column empty: they carry nothing but their key.
         live = pc.invert(batch.column(batch.num_columns - 1))
         if pc.any(pc.and_(batch.column(index).is_null(), live)).as_py():
-            raise SchemaMismatch(f"column {name!r} is declared not null and holds a null")
+            raise SchemaMismatch(
+                f"column {name!r} is declared not null, and a row has no value for it"
+            )
 
     def _make_plan(self, source: pa.Schema) -> Columns:
         names = source.names
@@ -234,10 +251,7 @@ class Intake:
         for name in names:
             if names.count(name) > 1:
                 raise SchemaMismatch(f"column {name!r} occurs twice in the data")
-            if name != TOMBSTONE and name not in self._schema.arrow.names:
-                raise SchemaMismatch(
-                    f"the table has no column {name!r}; it has {self._schema.plain.names}"
-                )
+        self.require_known(names)
         columns = [self._column(names, source, field) for field in wanted]
         return lambda batch: [column(batch) for column in columns]
 
@@ -263,8 +277,6 @@ class Intake:
             return lambda batch: _no_tombstones(batch.num_rows)
         if target.name in self._schema.primary_key:
             raise InvalidInput(f"key column {target.name!r} is missing from the data")
-        if not self._schema.arrow.field(target.name).nullable:
-            raise SchemaMismatch(f"column {target.name!r} is declared not null and is missing")
         return lambda batch: pa.nulls(batch.num_rows, target.type)
 
 
@@ -275,6 +287,23 @@ def _broken(batch: pa.RecordBatch, error: Exception) -> InvalidInput:
         except pa.ArrowInvalid as found:
             return InvalidInput(f"column {field.name!r} ({field.type}): {found}")
     return InvalidInput(f"the rows are not valid Arrow data: {error}")
+
+
+def _copy_of(keys: pa.Array) -> pa.Array:
+    """Keys in memory of their own, as `Intake._owned`."""
+    try:
+        keys.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(f"the keys are not valid Arrow data: {error}") from error
+    return pa.concat_arrays([keys])
+
+
+def _through_ipc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A copy with its dictionaries, which `concat` shares."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch()
 
 
 def _no_tombstones(rows: int) -> pa.BooleanArray:

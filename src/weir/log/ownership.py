@@ -2,7 +2,7 @@
 
 An entry that put-if-absent accepted proves nothing if collection removed the fence it should have
 met. So an acknowledgement also needs a proof that our epoch is current, begun less than `fence_ttl`
-before the entry was written. In steady state that is two small reads per `fence_ttl`.
+before the entry was written. In steady state that is three small reads per `fence_ttl`.
 
 Which clock measures that (F-18)? This machine's may stop: a machine that was suspended, or restored
 from a snapshot, continues as if no time had passed. So every available clock must agree that little
@@ -19,17 +19,14 @@ time has passed. A clock that disagrees, or runs backwards, costs a new proof an
 
 from __future__ import annotations
 
-import logging
 from typing import NamedTuple, Protocol
 
 from weir.durations import Duration, seconds
 from weir.env import Clock
-from weir.errors import InvalidInput, StoreError
+from weir.errors import InvalidInput
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.types import Epoch
-
-logger = logging.getLogger("weir.log")
 
 
 def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
@@ -41,7 +38,7 @@ def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
     if wanted is None:
         return site.fence_ttl
     chosen = seconds(wanted, name="fence_ttl")
-    if chosen > site.fence_ttl:
+    if chosen > site.fence_ttl:  # guard: G-7b
         raise InvalidInput(
             f"{site}: fence_ttl={chosen:g} s is more than the {site.fence_ttl:g} s this table was"
             " created with; use a smaller value, or leave it out"
@@ -68,6 +65,7 @@ class ClockReading(NamedTuple):
             return False
         if now.stored is None:
             return True
+        # guard: F-18 always
         return self.stored is not None and 0 <= now.stored - self.stored < lifetime
 
 
@@ -110,12 +108,13 @@ class Ownership:
         """
         self._stored = stored
         if not self._proof.is_within(self._ttl, ClockReading.now(self._clock, stored)):
-            self.prove()
+            self.prove()  # guard: G-7b simulator:collection
 
     def prove(self) -> None:
         """Read the manifest now. The proof dates from before the read, not from its end."""
         began = self.clock_reading()
-        self._manifests.require_owner(self._manifests.require(), self._epoch)
+        current = self._manifests.require_there(self._epoch)
+        self._manifests.require_owner(current, self._epoch)
         self._proof = began
 
     def clock_reading(self) -> ClockReading:
@@ -126,14 +125,3 @@ class Ownership:
         """Count a commit in our epoch, begun at `began`, as a proof."""
         if began.boot > self._proof.boot:
             self._proof = began
-
-    def leave(self) -> None:
-        """L-6: mark our epoch as ended. Called on close, after its last entry is durable.
-
-        A failing store is not an error: the log is then folded later. One put.
-        """
-        try:
-            self._manifests.floors.raise_to("left", self._epoch)
-        except StoreError as error:
-            shard = self._manifests.site.shard
-            logger.info("wal.leave.skipped shard=%s reason=%s", shard, error)

@@ -51,8 +51,17 @@ def check(
         following.version == current.version + 1, "F-3", "versions must rise by one", following
     )
     _require(following.shard_id == current.shard_id, "F-3", "the shard id must stay", following)
+    # guard: F-3
     _require(following.replay_after >= current.replay_after, "F-3", "R must not fall", following)
+    # guard: F-3
     _require(following.last_seen >= current.last_seen, "F-3", "L must not fall", following)
+    if current.dropped:
+        # C-16: the first version of the next table's shard. Epochs and positions are never used
+        # again; generations are the new table's own.
+        _require(
+            following.writer_epoch >= current.writer_epoch, "F-1", "epochs must not fall", following
+        )
+        return
     step = following.writer_epoch - current.writer_epoch
     _require(step in (0, 1), "F-1", "the epoch must stay or rise by one", following)
     _require(

@@ -7,12 +7,12 @@ Keeps
   S-9  entries from before a move are read from the store that took them, by every reader
   G-7c the WAL floor separates a collected prefix from a hole, and a zombie's entry from a valid one
   F-2  the highest position known used is computed in one place (`FloorValues.highest_used`)
-  S-7  a missing log ends at R if it provably holds nothing more; otherwise it is an error
+  S-7  a log whose store is gone ends at R if it provably holds nothing more; otherwise it is an
+       error
 """
 
 from __future__ import annotations
 
-from typing import Final
 from uuid import UUID
 
 from weir.env import Env
@@ -24,11 +24,8 @@ from weir.log.manifests import Manifests
 from weir.log.site import HasSite, LogSegment, ShardSite
 from weir.log.tip import find_tip
 from weir.log.wal_store import WalStores
-from weir.records.wal_store import latest_record
+from weir.records.places import BESIDE_THE_DATA, LogPlace
 from weir.types import Position
-
-TIP_ATTEMPTS: Final = 16
-"""How often the search for the tip restarts because the log was moved or collected."""
 
 
 class ShardLog:
@@ -72,12 +69,16 @@ class ShardLog:
         return self._site.env
 
     def state(self) -> tuple[ShardManifest | None, FloorValues]:
-        """The latest manifest and the floors right after it. Two requests when nothing changed."""
-        return self.manifests.latest_with_floors()
+        """The latest manifest and the floors right after it. Two requests when nothing changed.
+
+        None for a shard that has none, and for one of a dropped table: nothing of it counts (C-16).
+        """
+        found, floors = self.manifests.latest_with_floors()
+        return (None if found is None or found.dropped else found), floors
 
     def latest(self) -> ShardManifest | None:
         """The latest manifest, or None for a shard that has none. Costs what `state` costs."""
-        return self.manifests.latest()
+        return self.state()[0]
 
     def floors(self) -> FloorValues:
         """All floors. One listing."""
@@ -85,20 +86,34 @@ class ShardLog:
 
     # -- where ------------------------------------------------------------------------------------
 
-    def site(self, floors: FloorValues | None = None) -> ShardSite:
-        """Where the log is now; freshly read `floors` reveal a move since the last call (S-3).
+    def site(self, manifest: ShardManifest | None, floors: FloorValues) -> ShardSite:
+        """Where the log is by that manifest; `floors` were read after it.
 
-        Raises `WalStoreMismatch` when the store is not the recorded one (S-1).
+        Raises `WalStoreMismatch` when its folder is not there, or names another table (S-1, S-8).
         """
-        return self._site if self._stores is None else self._stores.site(self.shard, floors)
+        if self._stores is None:
+            return self._site
+        return self._stores.site(self.shard, manifest, floors)
+
+    def place(self) -> LogPlace:
+        """Where the manifest says that the log is, reachable or not. Costs what `state` costs."""
+        if self._stores is None:
+            return BESIDE_THE_DATA
+        return self._stores.place(self.shard, *self.state())
+
+    def current_site(self) -> ShardSite:
+        """Where the log is now. Costs what `state` costs."""
+        return self.site(*self.state())
 
     def segment(self, position: int) -> LogSegment:
         """Where the entry at that position is, or will be. No request above the last known move.
 
-        Raises `WalStoreMismatch` when the store that took it is gone or another is in its place.
+        Raises `WalStoreMismatch` when the folder that took it is gone.
         """
         if self._stores is None:
-            return self._site.segment(position)
+            return LogSegment(self._site)
+        if not self._stores.is_known(self.shard):
+            self._stores.place(self.shard, *self.state())
         return self._stores.segment(self.shard, position)
 
     # -- how far ----------------------------------------------------------------------------------
@@ -106,10 +121,10 @@ class ShardLog:
     def tip(self) -> Position:
         """The last position used, 0 for an empty log. Ten requests when little was added."""
         last: SnapshotExpired | None = None
-        for _ in range(TIP_ATTEMPTS):
+        for _ in self.env.attempts(first_delay=0):
             manifest, floors = self.state()
             try:
-                tip = find_tip(self.site(floors), Position(floors.highest_used(manifest)))
+                tip = find_tip(self.site(manifest, floors), Position(floors.highest_used(manifest)))
             except SnapshotExpired as moved:
                 last = moved
                 continue
@@ -121,7 +136,7 @@ class ShardLog:
             if self.floors().wal <= tip:
                 return tip
         raise SnapshotExpired(
-            f"{self}: its log was moved or collected {TIP_ATTEMPTS} times during the search for its"
+            f"{self}: its log was moved or collected again and again during the search for its"
             " tip; try again"
         ) from last
 
@@ -133,8 +148,7 @@ class ShardLog:
         manifest, floors = self.state()
         if manifest is None or not floors.is_closed(manifest):
             return None
-        left = latest_record(self._site.store, self.shard).after
-        return None if position <= left else int(manifest.replay_after)
+        return None if position <= self.place().after else int(manifest.replay_after)
 
     def sizes(self, after: int, count: int) -> list[int]:
         """Bytes of the next `count` entries after a position; 0 for a missing one."""
@@ -142,9 +156,6 @@ class ShardLog:
         while len(found) < count:
             first = after + len(found) + 1
             where = self.segment(first)
-            if where.is_empty:
-                found += [0] * where.count(first, count - len(found))
-                continue
             wanted = [
                 paths.wal_path(self.shard, Position(first + i))
                 for i in range(where.count(first, count - len(found)))

@@ -134,7 +134,7 @@ def _shape_run(intake: Intake, run: list[SmallPut], limits: Limits) -> Sequence[
     try:
         batch, nbytes = _shape(intake, run, limits)
     except Exception as error:  # noqa: BLE001  returned to the put that caused it
-        if len(run) == 1:
+        if len(run) == 1:  # guard: M-7 always
             return [error]
         return [result for put in run for result in _shape_run(intake, [put], limits)]
     shares, offset, total = [], 0, batch.num_rows

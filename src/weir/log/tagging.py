@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from weir.errors import CommitConflict, InvalidInput, StoreError, UnknownOutcome
+from weir.errors import InvalidInput
 from weir.format.wal_entry import Fill
 from weir.log.fence import Claim
 from weir.log.intake import fill_of
 from weir.log.manifests import Manifests
-from weir.log.tags import Bounds, GenerationTags, LogEnds, beginning_at, read_log_ends, rising_to
+from weir.log.tags import Bounds, GenerationTags, LogEnds, beginning_at, read_log_ends
 from weir.types import Generation, Position
 
 
@@ -28,7 +28,8 @@ class Tagging:
         self._manifests = manifests
         self._tag = Generation(claim.manifest.current_generation)
         self._filled = Fill()
-        self._last = claim.manifest.replay_after
+        self.last = claim.manifest.replay_after
+        """Where the last entry with rows is; R when there is none."""
 
     def follow_log(self, *, keyed: bool) -> bool:
         """Read the tags in the log and continue after them; False: it must be flushed first."""
@@ -51,7 +52,7 @@ class Tagging:
 
     def go_on(self, ends: LogEnds) -> None:
         """Let the next entry follow a log with these ends."""
-        self._tag, self._filled, self._last = ends.generation, ends.filled, ends.last
+        self._tag, self._filled, self.last = ends.generation, ends.filled, ends.last
 
     def without_memtable(self) -> GenerationTags:
         """Tags that continue where the log ends and rise where a MemTable would be full."""
@@ -59,38 +60,24 @@ class Tagging:
 
     def choose(self, batches: Sequence[pa.RecordBatch]) -> Generation:
         """The tag of the next entry if it holds these rows."""
-        return self.without_memtable().tag(fill_of(batches))
+        return self.without_memtable().following(fill_of(batches))[0]
 
-    def filled(
-        self, generation: Generation, more: Fill, after: tuple[Generation, Fill] | None = None
-    ) -> Fill:
-        """What the generation holds with `more`; `after`: tag and fill of the entry before."""
-        tag, filled = after or (self._tag, self._filled)
-        return filled + more if generation == tag else more
+    def filled(self, generation: Generation, more: Fill) -> Fill:
+        """What the generation holds with `more`."""
+        return self._filled + more if generation == self._tag else more
 
     def require(self, tag: Generation, position: Position) -> None:
-        """Return if the entry at `position` may have that tag, and announce it if needed.
+        """Return if the entry at `position` may have that tag; `InvalidInput` otherwise.
 
-        Never below the log's highest tag, never more than one above. An owner without a MemTable
-        announces a rise to folds first, by one commit. Raises `InvalidInput`, `FencedError`, or
-        `StoreError` with nothing changed.
+        Never below the log's highest tag, never more than one above.
         """
-        if tag == self._tag:
-            return
-        if tag != self._tag + 1:
+        if tag not in (self._tag, self._tag + 1):
             raise InvalidInput(
                 f"{self._manifests.site}: cannot write an entry of generation {tag} at position"
                 f" {position}, after one of generation {self._tag}; the generation must stay or"
-                " rise by one (F-14). Nothing was written"
+                " rise by one. Nothing was written"
             )
-        if self.claim.manifest.announced is None:
-            return
-        try:
-            self._manifests.update(rising_to(tag, self._last), epoch=self.claim.epoch)
-        except (UnknownOutcome, CommitConflict) as failed:
-            # Only the manifest is in doubt: no rows were sent, and announcing again is harmless.
-            raise StoreError(str(failed)) from failed
 
     def landed(self, tag: Generation, filled: Fill, position: Position) -> None:
         """Record that an entry with that tag is durable."""
-        self._tag, self._filled, self._last = tag, filled, position
+        self._tag, self._filled, self.last = tag, filled, position

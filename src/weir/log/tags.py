@@ -13,8 +13,7 @@ a log that begins above g it would tag below existing entries. Three operations 
 
   a flush       publishes generation g and covers its entries: the next begins with g + 1
   a fold        covers entries by rows in the base (L-6) and sets g to the tag of the next entry; so
-                an owner without a MemTable announces each rise in the manifest before it uses it,
-                and the last entry of an owner that announces nothing stays above R
+                the last entry of an owner that has not left, whose tag is known, stays above R
   a claim       finds a log that breaks the rule (another program's, an older release's) and sets g
                 to the first tag, or flushes everything before its first put
 """
@@ -49,6 +48,7 @@ def is_live(entry: WalEntry, current_generation: int, *, keyed: bool) -> bool:
     """
     if entry.is_fence or not entry.batches or entry.is_staged:
         return False
+    # guard: F-14 first test_tags
     return keyed or entry.generation is None or entry.generation >= current_generation
 
 
@@ -106,16 +106,14 @@ class GenerationTags:
     def __init__(self, generation: Generation, filled: Fill, bounds: Bounds) -> None:
         """`filled` is what the generation already holds."""
         self.generation = generation
-        self._filled = filled
+        self.filled = filled
         self._bounds = bounds
 
-    def tag(self, more: Fill) -> Generation:
-        """The generation of the next rows."""
-        if not self._bounds.has_room(self._filled, more):
-            self.generation = Generation(self.generation + 1)
-            self._filled = Fill()
-        self._filled += more
-        return self.generation
+    def following(self, more: Fill) -> tuple[Generation, Fill]:
+        """The generation of the next rows, and what it holds with them; changes nothing."""
+        if self._bounds.has_room(self.filled, more):
+            return self.generation, self.filled + more
+        return Generation(self.generation + 1), more
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,24 +181,5 @@ def beginning_at(first: Generation) -> Change:
         if current.current_generation >= first:
             return None
         return replace(current, current_generation=first), Evidence(renumbers=True)
-
-    return change
-
-
-def rising_to(generation: Generation, last: Position) -> Change:
-    """Announce the tag of the owner's next entry; `last` is its last entry with rows.
-
-    Folds commit to the same manifest: an earlier fold has either passed `last` or not, and a later
-    one finds the announcement (`upkeep.compact.logs.advance_over_folded`).
-    """
-
-    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-        if (current.announced or 0) >= generation:
-            return None
-        following = replace(current, announced=generation)
-        if current.replay_after >= last and current.current_generation < generation:
-            # Nothing is live: the entry about to be written will be the first (F-14).
-            following = replace(following, current_generation=generation)
-        return following, Evidence(renumbers=True)
 
     return change

@@ -7,7 +7,6 @@ Keeps
        silent skip. The floor is read after the entries and before they are handed out: an entry in
        a collected place is a zombie's, and nobody acknowledged it
   L-10 a round of gets is bounded in bytes, however large the entries are
-  S-2  positions that were skipped when a store was lost are read as fences, without a request
   S-9  the log is followed from store to store, as `ShardLog` knows them
 Entries are fetched concurrently ahead of the reader and handed out in order.
 """
@@ -19,12 +18,12 @@ from collections.abc import Callable, Iterator
 from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.format.wal_entry import WalEntry, decode_entry
+from weir.log.floors import FloorValues
 from weir.log.shard_log import ShardLog
 from weir.log.site import HasSite, LogSegment, ShardSite
-from weir.log.stamp import check_identity
 from weir.store.api import ObjectMissing, is_local
 from weir.store.bounded import get_some
-from weir.types import Epoch, Position
+from weir.types import Position
 
 PREFETCH_ENTRIES_FIRST = 8
 PREFETCH_ENTRIES = 256
@@ -39,11 +38,6 @@ PREFETCH_BYTES_LOCAL = 1 << 20
 cache until decoded. 500 entries of 41 kB took 88 us each in rounds of 256, 62 in rounds of 32."""
 
 
-def passed_over(position: Position) -> WalEntry:
-    """The entry read at a position that holds nothing (S-2): a fence that fences nobody."""
-    return WalEntry(position, Epoch(0), None, True, (), None, (), 0)
-
-
 class WalTailer:
     """A reader of one shard's log that follows its moves. Not thread-safe."""
 
@@ -53,14 +47,17 @@ class WalTailer:
         start: int | None = None,
         *,
         fences: bool = False,
+        is_held: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """Read from position `start` on; None starts at the first entry that may still exist.
 
-        With `fences=True` iteration also yields fence entries.
+        With `fences=True` iteration also yields fence entries. `is_held` is asked about positions
+        below the floor, after their entries were read: whether they are kept for this reader.
         """
         self.log = ShardLog.of(shard)
         self._segment: LogSegment | None = None
         self._fences = fences
+        self._is_held = is_held
         self._position = Position(start) if start is not None else None
         self._epoch = 0
         self._seen = 0
@@ -89,16 +86,13 @@ class WalTailer:
         path = paths.wal_path(self.log.shard, Position(position))
         while True:
             try:
-                where = self._where(position)
-                if where.is_empty:
-                    return passed_over(Position(position))
-                store = where.site.wal
+                store = self._where(position).site.wal
                 data = store.get(path).data
                 break
             except ObjectMissing:
                 if not self._came_meanwhile(Position(position)):
                     return None
-        self.log.require_uncollected(position, self.log.floors())
+        self._require_uncollected(position, self.log.floors())
         return decode_entry(data, position=Position(position), path=f"{store.uri}/{path}")
 
     def __iter__(self) -> Iterator[WalEntry]:
@@ -106,7 +100,8 @@ class WalTailer:
         while True:
             entries = self._fetch(self._window())
             if entries:
-                self.log.require_uncollected(entries[0].position, self.log.floors())
+                # guard: G-7c simulator:feeds
+                self._require_uncollected(entries[0].position, self.log.floors())
                 yield from self._accept(entries)
             elif not self._came_meanwhile(self.position):
                 return
@@ -132,9 +127,6 @@ class WalTailer:
             self._ahead = max(self._ahead, 4 * PREFETCH_ENTRIES_FIRST)
             entries = self._fetch(min(self._window(), last - self.position + 1))
             if not entries:
-                if pinned:
-                    # Pinned entries are not collected, but their disk may be gone (S-7).
-                    check_identity(self._where(self.position).site)
                 if not self._came_meanwhile(self.position):
                     raise self.log.hole(self.position)
                 continue
@@ -163,8 +155,6 @@ class WalTailer:
         """Up to `count` entries from the current position, ending before the first missing one."""
         first = self.position
         where = self._where(first)
-        if where.is_empty:
-            return [passed_over(Position(first + i)) for i in range(where.count(first, count))]
         wanted = [
             paths.wal_path(self.log.shard, Position(first + i))
             for i in range(where.count(first, count))
@@ -198,7 +188,7 @@ class WalTailer:
         for entry in entries:
             self._check_epoch(entry)
             self._position = Position(entry.position + 1)
-            if self._fences or not entry.is_fence:
+            if self._fences or not entry.is_fence:  # guard: F-12 always
                 yield entry
 
     def _check_epoch(self, entry: WalEntry) -> None:
@@ -207,7 +197,7 @@ class WalTailer:
         elif not entry.is_fence:
             raise CorruptEntry(
                 f"{self.log}: the entry at position {entry.position} has epoch {entry.epoch}, but"
-                f" an entry before it has epoch {self._epoch} (F-7); find out who wrote"
+                f" an entry before it has epoch {self._epoch}; find out who wrote"
                 f" {self._where(entry.position).site.wal.uri}/"
                 f"{paths.wal_path(self.log.shard, entry.position)}"
             )
@@ -219,20 +209,24 @@ class WalTailer:
         """After a miss at `position`: True if the entry was written since or is in another store.
 
         False if the log ends there. Raises when neither can be: `SnapshotExpired`, `MissingEntry`
-        for a hole, and `WalStoreMismatch` when the log's own store is gone (S-7).
+        for a hole, and `WalStoreMismatch` when the log was moved to a folder that is gone (S-7).
         """
         looked = self._where(position)
         manifest, floors = self.log.state()
-        self.log.require_uncollected(position, floors)
-        self.log.site(floors)  # S-3: the floors tell of a move
+        self._require_uncollected(position, floors)
+        # guard: S-9 test_s9_a_feed_that_was_open_before_follows_every_move
+        self.log.site(manifest, floors)  # S-3: the manifest tells of a move
         self._segment = self.log.segment(position)
         if self._segment != looked:
             return True
-        check_identity(looked.site)
         if position > max(self._seen, floors.highest_used(manifest)):
             return False
         # The manifest is newer than our read of the log: only a second read proves a hole.
         if looked.site.wal.head(paths.wal_path(self.log.shard, position)) is not None:
             return True
-        self.log.require_uncollected(position, self.log.floors())
+        self._require_uncollected(position, self.log.floors())
         raise self.log.hole(position)
+
+    def _require_uncollected(self, position: int, floors: FloorValues) -> None:
+        if position > floors.wal or not self._is_held(position):
+            self.log.require_uncollected(position, floors)

@@ -7,41 +7,42 @@ it (F-6). The common case, nothing new, is one round trip.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weir.errors import MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.log.floors import Floors
+from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.log.stamp import check_identity, check_mounted
-from weir.records.wal_store import latest_record
 from weir.types import Position
 
 _STEPS_PER_ROUND = 6
-_AHEAD = (1, 2, 3, 5, 9, 17)
+AHEAD = (1, 2, 3, 5, 9, 17)
+"""How far beyond a known tip is probed."""
 
 
 def find_tip(site: ShardSite, after: Position) -> Position:
     """The highest position used, given that all up to `after` are.
 
     Raises `MissingEntry` when entries are seen beyond a missing one, `SnapshotExpired` when the log
-    was moved away and back during the search, `WalStoreMismatch` when it is on a store of its own
-    that is gone. O(log n) requests in O(log n / 6) round trips.
+    was moved away and back during the search, `StoreError` when its folder is gone. O(log n)
+    requests in O(log n / 6) round trips.
     """
     # A caller that planned on a manifest from before a move passes too low a position (S-3).
     tip = max(int(after), site.wal_after)
-    check_mounted(site)
     while True:
-        found = _exists(site, [tip + offset for offset in _AHEAD])
+        found = _exists(site, [tip + offset for offset in AHEAD])
         if all(found):
-            tip = _border(site, tip + _AHEAD[-1])
+            tip = _border(site, tip + AHEAD[-1])
             continue
+        shown = offset_of_tip(found)
+        if shown is not None:
+            return Position(tip + shown)
         missing = found.index(False)
-        border = tip + (_AHEAD[missing - 1] if missing else 0)
+        border = tip + (AHEAD[missing - 1] if missing else 0)
         if not any(found[missing:]):
-            if tip + _AHEAD[missing] - border == 1:
-                check_identity(site)
-                return Position(border)
             # The probes were too far apart: positions right beyond the border are unchecked (F-6).
-            tip = _bisect(site, border, tip + _AHEAD[missing])
+            tip = _bisect(site, border, tip + AHEAD[missing])
             continue
         tip = border
         if not _exists(site, [tip + 1])[0]:  # else a writer appended while we probed
@@ -49,9 +50,11 @@ def find_tip(site: ShardSite, after: Position) -> Position:
             if floor > tip:  # flushed and collected since the caller read the manifest (G-7c)
                 tip = floor
                 continue
-            if latest_record(site.store, site.shard).after > tip:
+            latest, floors = Manifests(site).latest_with_floors()
+            number = 0 if latest is None else latest.log_place or floors.place
+            if number != site.place:  # guard: S-3
                 raise SnapshotExpired(
-                    f"{site}: its log was moved to another store during the search for its tip; try"
+                    f"{site}: its log was moved to another place during the search for its tip; try"
                     " again"
                 )
             raise MissingEntry(
@@ -62,9 +65,21 @@ def find_tip(site: ShardSite, after: Position) -> Position:
             )
 
 
+def offset_of_tip(found: Sequence[bool]) -> int | None:
+    """How far beyond a used position the tip is, by probes of `AHEAD`; None: they do not show it.
+
+    They do if all beyond the tip were missing, the one right after it included (F-6).
+    """
+    missing = found.index(False) if False in found else len(found)
+    if missing == len(found) or any(found[missing:]):
+        return None
+    border = AHEAD[missing - 1] if missing else 0
+    return border if AHEAD[missing] - border == 1 else None
+
+
 def _border(site: ShardSite, low: int) -> int:
     """The last position used after `low`, by doubling and bisection."""
-    reach = _AHEAD[-1]
+    reach = AHEAD[-1]
     while True:
         offsets = [reach << i for i in range(_STEPS_PER_ROUND)]
         found = _exists(site, [low + offset for offset in offsets])

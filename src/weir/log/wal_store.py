@@ -1,67 +1,144 @@
-"""Which store holds a shard's log: beside the data, or a second one known by its id.
+"""Where the logs of one table are: beside the data, or in a folder of a second store.
 
-A chain per shard says where the log is (`records/wal_store.py`). The store itself holds its
-id, so a wrong or empty store is recognised.
+The shard's manifest names the place by its number (`records/places.py`). A folder in a WAL store
+belongs to one table and to one incarnation of its logs: a move or a replacement takes a new one, so
+one WAL store serves any number of tables, and another disk in the place of ours does not hold it.
 
 Keeps
-  S-1  identity is checked, not presence: the id in the store must be the id in the record
-  S-3  a move is prepared, proved and confirmed: the preparer checks for a newer claim after its
-       write, a claimant checks for a prepared move after its claim, so one of the two sees the
-       other; exactly one of a confirmation and a refusal gets the next number
-  S-8  the store names the table whose log it holds, and only that table's handles go there
+  S-1  a folder that is not there is an error of the store, never an empty log: no request to it
+       creates the folder, only `make_folder` does
+  S-3  a move counts from the manifest on that names the new place; whoever claims the shard
+       meanwhile races for the same manifest version
   S-5  reading the log without its store fails at open, not with a 404 later
-A mark among the floors carries the number of the record, so a reader that lists the floors anyway
-learns of a move at no cost. The mark is raised before the first entry in the new store counts.
+  S-8  the folder names the table whose logs it holds, and only that table's handles go there
+  G-13 a table's record alone opens no new place for its log: the folder must name the table
+  X-1  a manifest that does not name the place where the log was put is not believed
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import PurePath
+from typing import Final
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from weir.config import FENCE_TTL
 from weir.env import Env
-from weir.errors import (
-    CommitConflict,
-    InvalidInput,
-    StoreError,
-    WalStoreMismatch,
-)
-from weir.log.floors import Floors, FloorValues
+from weir.errors import CommitConflict, StoreDenied, StoreError, WalStoreMismatch
+from weir.format import paths
+from weir.format.manifest import ShardManifest
+from weir.log.floors import FloorValues
 from weir.log.site import LogSegment, ShardSite
-from weir.log.stamp import (
-    Stamp,
-    anothers_store,
-    foreign_store,
-    lost_store,
-    read_stamp,
-    read_store_id,
-)
-from weir.records.wal_store import WalStoreRecord, all_records, append_record, latest_record
-from weir.store.api import ObjectExists, Store
-from weir.store.consent import Consent, same_place
-from weir.types import Epoch
+from weir.records import codec
+from weir.records.places import BESIDE_THE_DATA, LogPlace, all_places, load_place
+from weir.records.table import TableRecord, TableRecords
+from weir.store.api import ObjectExists, ObjectMissing, RootMissing, Store
+from weir.store.consent import ALLOW, Consent, real_place, same_place
+from weir.store.probe import prove
 
-CONFIRM_ATTEMPTS = 8
+_DISKS_OWN: Final = "lost+found"
+"""The folder that an empty disk holds."""
 
 
 class WalMoved(CommitConflict):
-    """The log was moved to another store while the shard was being opened; open it again."""
+    """The log was moved to another place while the shard was being opened; open it again."""
+
+
+class LogFolderMissing(WalStoreMismatch):
+    """The folder that a record names is not there: its disk is away, or was wiped or replaced."""
+
+
+class LogOwner(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a folder in a WAL store says of itself."""
+
+    table: str
+    """The URI of the table whose logs it holds; no record of another table can change it."""
+
+
+def make_folder(wal: Store, folder: str, table: str) -> None:
+    """Begin a folder for the logs of the table at that URI. One put.
+
+    Only for a call that names the WAL store, and where `admits` says so (G-13).
+    """
+    with contextlib.suppress(ObjectExists):
+        wal.put_if_absent(f"{folder}/{paths.LOG_OWNER}", codec.dumps(LogOwner(table)))
+
+
+def require_no_table(wal: Store, open_at: Callable[[str], Store]) -> None:
+    """`WalStoreMismatch` when a table is there, or in a folder above: its place is its own (S-8),
+    and its drop would delete the log. One list for each folder of the path."""
+    if wal.list_folder(paths.table_chain())[1]:
+        raise WalStoreMismatch(
+            f"{wal.uri} is the place of a table; give the log a place beside it or elsewhere"
+        )
+    for uri in _above(real_place(wal.uri)):
+        with contextlib.suppress(StoreDenied):  # the credentials may be for the log's folder only
+            if TableRecords(open_at(uri)).find() is not None:  # guard: S-8 test_missing_log
+                raise WalStoreMismatch(
+                    f"{wal.uri} is inside the table {uri}, whose drop would delete the log; give"
+                    " the log a place beside that table or elsewhere"
+                )
+
+
+def _above(uri: str) -> list[str]:
+    """The folders that hold that place, the nearest first; the last is the bucket, or `/`."""
+    scheme, separator, place = uri.partition("://")
+    if not separator:
+        return [str(folder) for folder in PurePath(uri).parents]
+    if scheme == "memory":
+        return []  # which holds logs only
+    parts = place.split("/")
+    return [f"{scheme}://{'/'.join(parts[:n])}" for n in range(len(parts) - 1, 0, -1)]
+
+
+def admits(wal: Store, table: str) -> bool:
+    """True for a WAL store that holds a folder of that table, or nothing, as a replaced disk does
+    (S-2). A list, and a get for each folder of a log."""
+    folders, objects = wal.list_folder("")
+    if any(_is_owned(wal, folder, table) for folder in folders):
+        return True
+    ours = (f"{paths.CLOCK}/", f"{paths.PROBE}/")
+    return not objects and all(
+        found.path.startswith(ours)
+        for folder in folders
+        if folder != _DISKS_OWN
+        for found in wal.list(folder)
+    )
+
+
+def _is_owned(wal: Store, folder: str, table: str) -> bool:
+    if not paths.is_log_folder(folder):
+        return False
+    owner = _read_owner(wal, f"{folder}/{paths.LOG_OWNER}")
+    return owner is not None and same_place(owner.table, table)
+
+
+def _read_owner(wal: Store, path: str) -> LogOwner | None:
+    try:
+        data = wal.get(path).data
+    except (ObjectMissing, RootMissing):
+        return None
+    return codec.loads(data, LogOwner, f"{wal.uri}/{path}")
 
 
 class WalStores:
-    """The WAL stores of one table, each opened once. Safe to share between threads."""
+    """The places of one table's logs, each opened once. Safe to share between threads."""
 
     def __init__(
         self,
         table: Callable[[], Store],
         env: Env,
         open_wal: Callable[[str], Store],
+        open_folder: Callable[[str], Store],
         fence_ttl: Callable[[], float] = lambda: FENCE_TTL,
         consent: Consent | None = None,
     ) -> None:
-        """`table` returns the table's own store; `open_wal` opens a store by URI, with its options.
+        """`table` returns the table's own store; `open_wal` opens a WAL store by URI, and
+        `open_folder` a folder in one, which it never creates.
 
         `fence_ttl` returns the table's setting, the upper bound for its writers (G-7b). `consent`
         says which stores may hold the table's logs without naming the table.
@@ -70,12 +147,18 @@ class WalStores:
         self._table = table
         self.env = env
         self._open_wal = open_wal
+        self._open_folder = open_folder
         self._fence_ttl = fence_ttl
         self._lock = env.threads.lock()
-        self._opened: dict[str, Store] = {}
-        self._places: dict[UUID, tuple[WalStoreRecord, Store | None]] = {}
-        self._histories: dict[UUID, tuple[int, list[WalStoreRecord]]] = {}
-        """By shard: the number of its latest record, and every place its log was in."""
+        self._stores: dict[str, Store] = {}
+        self._folders: dict[str, Store] = {}
+        """Folders that were seen to name the table, by the URI that is recorded."""
+        self._probing = env.threads.lock()
+        self._proved: set[str] = set()
+        """WAL stores that this handle has found to keep put-if-absent."""
+        self._records: dict[tuple[UUID, int], LogPlace] = {}
+        self._current: dict[UUID, int] = {}
+        """The newest place that this handle has seen of each shard's log."""
         self.alias: str | None = None
         """Another URI at which the recorded store may be reachable (a second mount point)."""
 
@@ -84,205 +167,217 @@ class WalStores:
         """The table's own store."""
         return self._table()
 
-    def at(self, uri: str | None) -> Store:
-        """The store at that URI; the table's own for None. No request."""
-        if uri is None:
-            return self.store
-        with self._lock:
-            if uri not in self._opened:
-                self._opened[uri] = self._open_wal(uri)
-            return self._opened[uri]
-
-    def table_site(self, shard: UUID) -> ShardSite:
-        """The shard with the table's own store only, for callers that never read the log (S-5)."""
-        return self._site(shard, WalStoreRecord(), None)
-
-    def site(self, shard: UUID, floors: FloorValues | None = None) -> ShardSite:
-        """The shard with the store of its log, whose identity is checked on first use.
-
-        With freshly read `floors` it costs no request unless the log was moved. Raises
-        `WalStoreMismatch`.
-        """
-        known = self._places.get(shard)
-        if floors is not None and (known is None or known[0].seq < floors.store):
-            if floors.store == 0:
-                return self._remember(shard, WalStoreRecord(), None)
-        elif known is not None:
-            return self._site(shard, *known)
-        return self.resolve(shard)
-
-    def recorded(self, shard: UUID) -> WalStoreRecord:
-        """Where the records say the log is, reachable or not; cached by `site`."""
-        known = self._places.get(shard)
-        return known[0] if known else latest_record(self.store, shard)
-
-    def resolve(self, shard: UUID, record: WalStoreRecord | None = None) -> ShardSite:
-        """Like `site`, but read from the chain: one list, and two gets when there is a record."""
-        record = record or latest_record(self.store, shard)
-        return self._remember(shard, record, self._checked(shard, record))
-
-    def _checked(self, shard: UUID, record: WalStoreRecord) -> Store | None:
-        """The store of a record, its identity checked (S-1); None if the log is beside the data."""
-        if record.uri is None or record.store_id is None:
-            return None
-        return self.store_with_id(shard, record.uri, record.store_id)
-
-    def store_with_id(self, shard: UUID, uri: str, store_id: str) -> Store:
-        """The store at that URI, or at this handle's alias of it, if it bears the id (S-1)."""
-        wal = self.at(uri)
-        if self.alias is not None and self.alias != uri:
-            other = self.at(self.alias)
-            wal = other if read_store_id(other, shard) == store_id else wal
-        if wal.uri != self.alias and not self.consent.may_ask(wal.uri):
-            raise self.consent.refused(wal.uri, "as the place of its log")
-        found = read_stamp(wal, shard)
-        if found is None:
-            raise lost_store(wal, shard, store_id)
-        if found.store_id != store_id:
-            raise foreign_store(wal, shard, found.store_id)
-        self.require_own(wal, shard, found)
-        return wal
-
     @property
     def consent(self) -> Consent:
         """The places that the caller allowed."""
         return self._consent or Consent(self.store.uri)
 
-    def require_own(self, wal: Store, shard: UUID, found: Stamp) -> None:
-        """`WalStoreMismatch` unless the store itself names this table, or was allowed (S-8, G-13).
-
-        A forged record of this table can name another table's store, and even its id.
-        """
-        consent = self.consent
-        if not same_place(found.table, consent.root) and not consent.covers(wal.uri):
-            raise anothers_store(wal, shard, found.table, consent)
-
-    def _remember(self, shard: UUID, record: WalStoreRecord, wal: Store | None) -> ShardSite:
+    def at(self, uri: str | None) -> Store:
+        """The store at that URI; the table's own for None. No request."""
+        if uri is None:
+            return self.store
         with self._lock:
-            self._places[shard] = (record, wal)
-        return self._site(shard, record, wal)
+            if uri not in self._stores:
+                self._stores[uri] = self._open_wal(uri)
+            return self._stores[uri]
 
-    def _site(self, shard: UUID, record: WalStoreRecord, wal: Store | None) -> ShardSite:
+    def table_site(self, shard: UUID) -> ShardSite:
+        """The shard with the table's own store only, for callers that never read the log (S-5)."""
+        return self._site(shard, BESIDE_THE_DATA, self.store)
+
+    def place(self, shard: UUID, manifest: ShardManifest | None, floors: FloorValues) -> LogPlace:
+        """Where the log is by that manifest, reachable or not; `floors` were read after it.
+
+        One get for a place that this handle has not seen. Raises `WalStoreMismatch` when another
+        program dropped the field and the log is not beside the data (X-1).
+        """
+        number = 0 if manifest is None else manifest.log_place
+        place = self._record(shard, number or floors.place)
+        # guard: X-1 test_wal_store
+        if number == 0 and place.uri is not None:
+            raise WalStoreMismatch(
+                f"shard {shard} of {self.store.uri}: its log is in {place.root}, but the latest"
+                " manifest does not say so: a program that does not know WAL stores claimed the"
+                " shard. Stop that program. table.move_wal(uri, accept_loss=True), or weir wal move"
+                " --accept-loss, opens the shard again and gives up what is in the log only"
+            )
+        with self._lock:
+            self._current[shard] = max(place.seq, self._current.get(shard, 0))
+        return place
+
+    def marked(self, shard: UUID, floors: FloorValues) -> LogPlace:
+        """Where the log was put, whatever the manifest says of it. Costs what `place` costs."""
+        return self._record(shard, floors.place)
+
+    def is_known(self, shard: UUID) -> bool:
+        """True once `place` or `site` was asked about the shard."""
+        with self._lock:
+            return shard in self._current
+
+    def site(self, shard: UUID, manifest: ShardManifest | None, floors: FloorValues) -> ShardSite:
+        """The shard with the store of its log; no request for a place seen before.
+
+        Raises `WalStoreMismatch` when its folder is not there, or names another table (S-1, S-8).
+        """
+        return self.site_at(shard, self.place(shard, manifest, floors))
+
+    def site_at(self, shard: UUID, place: LogPlace) -> ShardSite:
+        """The shard with its log at that place."""
+        return self._site(shard, place, self.folder(place))
+
+    def folder(self, place: LogPlace) -> Store:
+        """The store of a place, whose folder is checked the first time: one get."""
+        if place.uri is None or place.root is None:
+            return self.store
+        with self._lock:
+            found = self._folders.get(place.root)
+        if found is None:
+            found = self._checked(place.uri, place.root)
+            with self._lock:
+                self._folders[place.root] = found
+        return found
+
+    def forget(self) -> None:
+        """Check every folder again before it is used: one was found to be gone."""
+        with self._lock:
+            self._folders.clear()
+            self._proved.clear()  # another disk may be in its place
+
+    def folder_at(self, root: str) -> Store:
+        """The folder with that URI, checked like that of a record."""
+        uri, _, folder = root.rpartition("/")
+        return self.folder(LogPlace(uri=uri, folder=folder))
+
+    def folder_for(self, uri: str, *, is_named: bool = False) -> str:
+        """The folder for logs of the table in that WAL store: the recorded one, or a new one, which
+        is then in the table's record (S-8).
+
+        `is_named`: a call of the user names the store. Otherwise a new folder is begun only in a
+        store that knows the table, or is empty (G-13): `StoreDenied`. A get and a list for a folder
+        that is there; for a new one a list for each folder of the path, a probe of the store and
+        two puts more (`StoreUnsuitable`, before anything is written).
+        """
+        record = TableRecords(self.store).load()
+        if record.wal_uri == uri and self._is_there(uri, record.wal_folder):
+            assert record.wal_folder is not None, "a place has a URI and a folder, or neither"
+            return record.wal_folder
+        wal, consent = self.at(uri), self.consent
+        is_allowed = is_named or uri == self.alias or consent.covers(uri)
+        if not is_allowed:
+            is_allowed = consent.may_ask(uri) and admits(wal, consent.root)
+        if not is_allowed:  # guard: G-13 test_inside_the_table
+            raise consent.refused(uri, "as a new place of its log, which is not empty")
+        require_no_table(wal, self._open_wal)
+        self._prove(uri)
+        made = paths.log_folder(record.table_id, self.env.new_id())
+        make_folder(wal, made, consent.root)
+
+        def change(latest: TableRecord) -> TableRecord:
+            is_taken = (latest.wal_uri, latest.wal_folder) != (record.wal_uri, record.wal_folder)
+            if is_taken and latest.wal_uri == uri:
+                return latest  # another process was faster
+            return replace(latest, wal_uri=uri, wal_folder=made)
+
+        found = TableRecords(self.store).update(change, self.env).wal_folder
+        if found != made:
+            wal.delete([f"{made}/{paths.LOG_OWNER}"])
+        assert found is not None, "a place has a URI and a folder, or neither"
+        return found
+
+    def _prove(self, uri: str) -> None:
+        """`StoreUnsuitable` for a store without put-if-absent; once for all shards that go there.
+
+        However the store was named: its entries would replace each other (F-1).
+        """
+        with self._probing:
+            if uri not in self._proved:
+                prove([self.at(uri)], self.env)
+                self._proved.add(uri)
+
+    def _is_there(self, uri: str, folder: str | None) -> bool:
+        if folder is None:
+            return False
+        try:
+            self.folder(LogPlace(uri=uri, folder=folder))
+        except LogFolderMissing:
+            return False
+        return True
+
+    def _checked(self, uri: str, root: str) -> Store:
+        if self.alias is not None and self.alias != uri:
+            # Its name is unique: a folder of that name under the other URI is the same one.
+            other = self._open_folder(self.alias + root[len(uri) :])
+            if _read_owner(other, paths.LOG_OWNER) is not None:
+                return other
+        if not self.consent.may_ask(root):
+            raise self.consent.refused(root, "as the place of its log")
+        wal = self._open_folder(root)
+        owner = _read_owner(wal, paths.LOG_OWNER)
+        if owner is None:
+            raise LogFolderMissing(
+                f"{root} is recorded as the place of a log of {self.store.uri} but is not there:"
+                " the disk is not mounted, or was wiped or replaced. Mount the right one. Without"
+                " it, reads with freshness='flushed' work, and a writer opens if every row of the"
+                " log was flushed"
+            )
+        # guard: G-13 test_inside_the_table
+        if not same_place(owner.table, self.consent.root) and not self.consent.covers(root):
+            raise WalStoreMismatch(
+                f"{root} holds logs of the table {owner.table}, but this table is"
+                f" {self.consent.root}. Its records point to another table's log, so weir reads,"
+                " writes and deletes nothing there. If both are one table under two paths, open it"
+                f" under the first, or allow the store with the storage option {ALLOW}={root}"
+                " (--option on the command line)"
+            )
+        return wal
+
+    def _record(self, shard: UUID, number: int) -> LogPlace:
+        with self._lock:
+            found = self._records.get((shard, number))
+        if found is None:
+            found = load_place(self.store, shard, number)
+            with self._lock:
+                self._records[shard, number] = found
+        return found
+
+    def _site(self, shard: UUID, place: LogPlace, wal: Store) -> ShardSite:
         return ShardSite(
             self.store,
-            wal or self.store,
+            wal,
             shard,
             self.env,
-            record.store_id,
-            record.after,
-            record.empty_after,
-            self._fence_ttl(),
+            place.seq,
+            place.after,
+            self._fence_ttl(),  # guard: G-7b
         )
 
     def segment(self, shard: UUID, position: int) -> LogSegment:
         """The stretch of the log that contains the position, before or after moves (S-9).
 
-        No request unless the log was moved after that position. Then one list and a get for each
-        record the shard ever had, once, and a get for the id. Raises `WalStoreMismatch`.
+        By the newest place that `place` or `site` was asked about. No request unless the log was
+        moved after that position; then a get for each place not seen before. Raises
+        `WalStoreMismatch`.
         """
-        current = self.recorded(shard)
-        if position > current.after:
-            # Only this branch needs the store that the log is in now, which may be unreachable.
-            known = self._places.get(shard)
-            site = self._site(shard, *known) if known else self.resolve(shard, current)
-            return LogSegment(site, site.wal_after)
-        places = self._history(shard)
-        index = max(i for i, record in enumerate(places) if record.after < max(position, 1))
-        record = places[index]
-        last = None
-        if index + 1 < len(places):
-            last, empty_after = places[index + 1].after, places[index + 1].empty_after
-            if empty_after is not None and position > empty_after:
-                # In no store. The site says so itself, for callers that get nothing but the site.
-                nowhere = replace(
-                    self.table_site(shard), wal_after=last, wal_empty_after=empty_after
-                )
-                return nowhere.segment(position)
-            last = last if empty_after is None else empty_after
-        return LogSegment(
-            self._site(shard, record, self._checked(shard, record)), record.after, last
-        )
-
-    def _history(self, shard: UUID) -> list[WalStoreRecord]:
-        """Every place of the log, oldest first and the current one last: a record for each."""
-        known, _ = self._places.get(shard, (WalStoreRecord(), None))
-        seq, places = self._histories.get(shard, (-1, []))
-        if seq >= known.seq and places:
-            return places
-        places = [WalStoreRecord()]
-        for record in all_records(self.store, shard):
-            seq = record.seq
-            # A prepared move has not happened, and a refused one leaves the log where it was.
-            # A store that was given up and found again is another place: it holds nothing between.
-            last = places[-1]
-            if not record.prepared and (record.store_id, record.after) != (
-                last.store_id,
-                last.after,
-            ):
-                places.append(record)
         with self._lock:
-            self._histories[shard] = (seq, places)
-        return places
+            number = self._current.get(shard, 0)
+        place, last = self._record(shard, number), None
+        while position <= place.after and place.seq:  # guard: K-7 always simulator:moves
+            last, place = place.after, self._record(shard, place.follows)
+        return LogSegment(self.site_at(shard, place), place.after, last)
 
-    def former(self, shard: UUID) -> tuple[list[ShardSite], list[str]]:
-        """Stores that held the log earlier and still bear the id recorded then; for collection.
+    def former(self, shard: UUID, current: LogPlace) -> tuple[list[ShardSite], list[str]]:
+        """Folders that held the log earlier and are still there; for collection.
 
-        Leaves out the table's own store, the one the log is in now, and any that is gone. Stores
-        that could not be read are described in the notes (S-6). One list, a get for each record.
+        Leaves out the table's own store and the current place. Folders that could not be read are
+        described in the notes (S-6). One list, a get for each record.
         """
-        self.forget(shard)
-        places = self._history(shard)
-        known = {r.store_id: r for r in places if r.store_id is not None}
-        known.pop(places[-1].store_id or "", None)
+        places = {place.root: place for place in all_places(self.store, shard)}
         sites, notes = [], []
-        for store_id, record in known.items():
-            assert record.uri is not None, "S-1: an id belongs to a URI"
-            try:
-                wal = self.at(record.uri)
-                if not self.consent.may_ask(wal.uri):
-                    raise self.consent.refused(wal.uri, "as an earlier place of its log")
-                there = read_stamp(wal, shard)
-                if there is not None and there.store_id == store_id:
-                    self.require_own(wal, shard, there)
-            except (StoreError, InvalidInput, WalStoreMismatch) as error:
-                notes.append(
-                    f"shard {shard}: entries of its log in {record.uri} were kept (S-6): {error}"
-                )
+        for root, place in places.items():
+            if root is None or root == current.root:
                 continue
-            if there is not None and there.store_id == store_id:
-                sites.append(self._site(shard, record, wal))
+            try:
+                sites.append(self.site_at(shard, place))
+            except (StoreError, WalStoreMismatch) as error:
+                notes.append(f"shard {shard}: entries of its log in {root} were kept: {error}")
         return sites, notes
-
-    def forget(self, shard: UUID) -> None:
-        """Make the next `site` read the chain."""
-        with self._lock:
-            self._places.pop(shard, None)
-            self._histories.pop(shard, None)
-
-
-def confirm_location(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:
-    """After a claim, make sure that the log is where `site` says and that nobody moves it (S-3).
-
-    A move that an older epoch prepared but did not confirm is refused for good. Raises `WalMoved`
-    when a move was confirmed. One list.
-    """
-    for _ in range(CONFIRM_ATTEMPTS):
-        record = latest_record(site.store, site.shard)
-        # The same store counts as moved too, if it was given up as lost and came back before the
-        # record that skips the positions it might have held (S-2).
-        if (record.store_id, record.after) != (site.wal_id, site.wal_after):
-            raise WalMoved(
-                f"{site}: its log was moved to {record.uri or site.store.uri}; open the shard again"
-            )
-        if not record.prepared or record.epoch >= epoch:
-            if record.seq > floors.store:
-                Floors(site).raise_to("store", record.seq)
-            return
-        try:
-            append_record(site.store, site.shard, record.confirmed(epoch), site.env.new_id())
-        except ObjectExists:
-            continue
-    raise CommitConflict(
-        f"{site}: the record of its WAL store changed {CONFIRM_ATTEMPTS} times while the shard was"
-        " being opened; open it again"
-    )

@@ -10,9 +10,9 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,8 @@ from weir.format.keys import pk_values
 from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.keys.keyset import newest_rows
-from weir.lake.filters import filter_rows
+
+D = TypeVar("D")
 
 COLD_LOOKUPS: Final = 4
 SMALL_ROWS: Final = 2_000
@@ -49,9 +50,7 @@ class Level(Protocol):
     def rows(self) -> int:
         """At least the number of rows a scan gives."""
 
-    def scan(
-        self, columns: Sequence[str] | None = None, *, filter: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The newest row of each key (all rows without a key), tombstones included."""
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
@@ -102,15 +101,16 @@ class MemLevel:
         self._index: dict[Any, tuple[int, int]] = {}
         self._indexed = 0
         self._lookups = 0
+        self._derived: dict[Hashable, Any] = {}
         self.append(batches)
 
     def append(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Append rows of WAL shape; empty batches are left out."""
+        """Append rows of WAL shape, all of them or none (F-16); empty batches are left out."""
+        added = [batch for batch in batches if batch.num_rows]
+        rows = sum([batch.num_rows for batch in added])
         with self._lock:
-            for batch in batches:
-                if batch.num_rows:
-                    self._batches.append(batch)
-                    self._rows += batch.num_rows
+            self._rows += rows
+            self._batches.extend(added)
 
     @property
     def rows(self) -> int:
@@ -133,29 +133,20 @@ class MemLevel:
         with self._lock:
             return self._batches[count:]
 
-    def scan(
-        self, columns: Sequence[str] | None = None, *, filter: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The newest row of each key as of this call, in put order."""
-        return self._scan(self.batches, columns, filter)
+        return self._scan(self.batches, columns)
 
     def _scan(
-        self, batches: list[pa.RecordBatch], columns: Sequence[str] | None, filter: str | None
+        self, batches: list[pa.RecordBatch], columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch]:
         target = level_schema(self._schema, columns)
         if not batches:
             return
-        unfiltered = batches
         if self._schema.primary_key:
             batches = [self._newest(batches, target)]
         else:
             batches = [shaped(batch, target) for batch in batches]
-        if filter is not None:
-            rows = self._scan(unfiltered, None, None)
-            everything = pa.Table.from_batches(rows, level_schema(self._schema))
-            for batch in filter_rows(everything, filter, target.names):
-                yield shaped(batch, target)
-            return
         yield from batches
 
     def _newest(self, batches: list[pa.RecordBatch], target: pa.Schema) -> pa.RecordBatch:
@@ -181,6 +172,19 @@ class MemLevel:
     def first(self, count: int, rows: int) -> MemView:
         """The level as it was with `count` batches and `rows`, unaffected by later appends."""
         return MemView(self, count, rows)
+
+    def derived(self, key: Hashable, make: Callable[[], D]) -> D:
+        """What is kept of these rows under `key`, such as a search index; it goes with them."""
+        with self._lock:
+            found: D | None = self._derived.get(key)
+            if found is None:
+                found = self._derived[key] = make()
+            return found
+
+    def forget_derived(self) -> None:
+        """Forget all of it: the rows are in an SSTable now."""
+        with self._lock:
+            self._derived.clear()
 
     def all_keys(self) -> list[Any]:
         """The keys of all rows, superseded ones included, as values of `pk_values`."""
@@ -291,11 +295,13 @@ class MemView:
         """The rows in put order, WAL shape."""
         return self._level.batches[: self._count]
 
-    def scan(
-        self, columns: Sequence[str] | None = None, *, filter: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def derived(self, key: Hashable, make: Callable[[], D]) -> D:
+        """What is kept of the level's rows under `key`; it may go beyond this view."""
+        return self._level.derived(key, make)
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The newest row of each key, in put order."""
-        return self._level._scan(self.batches, columns, filter)  # noqa: SLF001  friend class
+        return self._level._scan(self.batches, columns)  # noqa: SLF001  friend class
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest row of each of `keys` found here."""

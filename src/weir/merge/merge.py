@@ -27,7 +27,6 @@ from weir.keys.keyset import KeySet, gathered, unseen
 from weir.lake.api import Base
 from weir.lake.filters import filter_columns, filter_rows
 from weir.merge.levels import Level, Scanned, level_schema, shaped
-from weir.merge.old_schema import OldSchemaBase, under_schema
 
 T = TypeVar("T")
 Belongs = Callable[[pa.RecordBatch], pa.Array]
@@ -85,8 +84,7 @@ def merge_scan(
     if limit is not None and limit < 0:
         raise InvalidInput(f"limit must not be negative, got {limit}")
     target = output_schema(schema, columns)
-    under = None if base is None else under_schema(base, schema)
-    plan = _Plan(tuple(levels), under, schema, target, filter, fragments, belongs, emit, alive, env)
+    plan = _Plan(tuple(levels), base, schema, target, filter, fragments, belongs, emit, alive, env)
     rows = plan.merged(limit) if schema.primary_key else plan.concatenated(limit)
     return target, _limited(rows, limit, batch_size)
 
@@ -104,7 +102,7 @@ def merge_count(
     in_base = 0
     if base is not None and (not levels or not schema.primary_key):
         passing = filter if alive is None else alive.also(filter)
-        in_base, base = under_schema(base, schema).count(passing), None
+        in_base, base = base.count(passing), None
     names = schema.primary_key or schema.plain.names[:1]
     _, rows = merge_scan(levels, base, schema, columns=names, filter=filter, alive=alive, env=env)
     return in_base + sum(int(batch.num_rows) for batch in rows)
@@ -113,7 +111,7 @@ def merge_count(
 def merge_lookup(
     keys: pa.Table,
     levels: Iterable[Level],
-    base: Base | Callable[[], Base] | None,
+    base: Base | None,
     schema: TableSchema,
     columns: Sequence[str] | None = None,
     *,
@@ -122,7 +120,7 @@ def merge_lookup(
     """The newest row of each of `keys` that has one, in the order of `keys`, each key once.
 
     Each level is searched only for keys that no newer level had. With no key left, no more `levels`
-    are taken and a callable base is not called. A key whose newest row is not `alive` has no row.
+    are taken and the base is not read. A key whose newest row is not `alive` has no row.
     """
     target = output_schema(schema, columns)
     key = schema.primary_key
@@ -143,7 +141,7 @@ def merge_lookup(
             if not left.num_rows:
                 break
     if base is not None and left.num_rows:
-        here = under_schema(base() if callable(base) else base, schema).lookup(left, names)
+        here = base.lookup(left, names)
         if here.num_rows:
             found.append(shaped(here, wanted))
     if not found:
@@ -225,18 +223,24 @@ def _read_levels(
 def replanned(read: Callable[[], T], where: object) -> T:
     """The result of `read`, repeated when objects it planned on were collected (L-1, G-12).
 
-    An object that is missing in every plan was not collected but lost: `MissingEntry`.
+    A plan names nothing that was collected before it was made. So an object that is missing in a
+    second plan was lost: `MissingEntry`.
     """
     error: MissingEntry | SnapshotExpired | None = None
+    missing: set[str] = set()  # texts of errors: each names an object
+    lost: MissingEntry | None = None
     for _ in range(PLAN_ATTEMPTS):
         try:
             return read()
         except (MissingEntry, SnapshotExpired) as gone:
             error = gone
+            if isinstance(gone, MissingEntry):
+                lost = gone if str(gone) in missing else lost
+                missing.add(str(gone))
     assert error is not None, "L-1: a plan failed without an error"
-    if isinstance(error, MissingEntry):
-        raise error
-    raise SnapshotExpired(
+    if lost is not None:
+        raise lost
+    raise SnapshotExpired(  # guard: G-12
         f"{where}: files of this read were collected {PLAN_ATTEMPTS} times in a row ({error}); read"
         " again, or read at a checkpoint, or let gc keep files longer (min_age)"
     ) from error
@@ -264,7 +268,7 @@ def _without(keys: pa.Table, found: pa.Table, key: Sequence[str]) -> pa.Table:
 @dataclass(frozen=True)
 class _Plan:
     levels: tuple[Level, ...]
-    base: Base | OldSchemaBase | None
+    base: Base | None
     schema: TableSchema
     target: pa.Schema
     filter: Any
@@ -293,7 +297,7 @@ class _Plan:
                 yield shaped(batch, self.target)
 
     def _base_rows(
-        self, base: Base | OldSchemaBase, limit: int | None, *, masked: bool
+        self, base: Base, limit: int | None, *, masked: bool
     ) -> Iterator[pa.RecordBatch]:
         """The base's rows that pass the filter, with the columns that masks need."""
         names = list(self.target.names)
@@ -316,10 +320,8 @@ class _Plan:
         wanted = () if self.emit == "base" else self._wanted
         names = list(dict.fromkeys((*key, *wanted)))
         rows_of = pa.schema([self.schema.plain.field(name) for name in names])
-        for batch in winners(self.levels, self.schema, self.env, columns=names, seen=seen):
-            live = self._live(batch)
-            if live.num_rows:
-                yield shaped(live, rows_of)
+        newest = winners(self.levels, self.schema, self.env, columns=names, seen=seen)
+        yield from self._live_rows(newest, rows_of)
 
     def _filtered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self.filter is None:
@@ -329,7 +331,8 @@ class _Plan:
         for group in gathered(batches, rows=_FILTER_ROWS):
             rows = pa.Table.from_batches(group)
             bare = shaped(rows, pa.schema([f.remove_metadata() for f in rows.schema]))
-            for batch in filter_rows(bare, self.filter, self.target.names):
+            known = self.schema.plain.names
+            for batch in filter_rows(bare, self.filter, self.target.names, known=known):
                 if batch.num_rows:
                     yield shaped(batch, self.target)
 
@@ -344,15 +347,22 @@ class _Plan:
         for level in reversed(self.levels):
             names = list(dict.fromkeys(self._wanted)) or self.schema.plain.names
             rows_of = pa.schema([self.schema.plain.field(name) for name in names])
-            yield from self._filtered(
-                shaped(self._live(batch), rows_of) for batch in level.scan(names) if batch.num_rows
-            )
+            yield from self._filtered(self._live_rows(level.scan(names), rows_of))
 
     @property
     def _wanted(self) -> list[str]:
         """The columns that the target, the filter and the time of expiry need."""
         times = [] if self.alive is None else [self.alive.column]
         return [*self.target.names, *filter_columns(self.filter, self.schema.plain.names), *times]
+
+    def _live_rows(
+        self, batches: Iterable[pa.RecordBatch], rows_of: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that are neither deleted nor expired; no batch is empty."""
+        for batch in batches:
+            live = self._live(batch)
+            if live.num_rows:
+                yield shaped(live, rows_of)
 
     def _live(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         live = _live(batch)

@@ -14,8 +14,9 @@ import pyarrow as pa
 from weir.errors import InvalidInput
 from weir.format.schema import TableSchema
 from weir.keys.keyset import gathered
-from weir.lake.expressions import new_values, require_name, require_text
+from weir.lake.expressions import new_values, require_name
 from weir.lake.filters import filter_columns
+from weir.lake.params import require_text
 from weir.merge.merge import output_schema
 from weir.types import Columns
 

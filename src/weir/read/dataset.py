@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, WeirError
 from weir.read.scan import Scan
 
 
@@ -20,9 +21,11 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
     It has a single fragment: one reader streams all rows.
     """
 
-    def __init__(self, scan: Scan) -> None:
-        """Use `Scan.to_dataset`."""
+    def __init__(self, scan: Scan, failures: list[WeirError] | None = None) -> None:
+        """Use `Scan.to_dataset`. `failures` takes what reads raise: engines make their own errors
+        of them."""
         self._scan = scan
+        self._failures = failures
 
     def __reduce__(self) -> tuple[object, ...]:
         return ScanDataset, (self._scan,)
@@ -46,7 +49,8 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
         if isinstance(columns, dict):
             raise InvalidInput("a dataset has no computed columns; give a list of column names")
         narrowed = self._scan.narrowed(columns, filter, batch_size)
-        return _Scanner(narrowed, counts=columns is not None and not list(columns))
+        counts = columns is not None and not list(columns)
+        return _Scanner(narrowed, self._failures, counts=counts)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:
         """A single fragment: DataFusion reads by fragment and passes the filter to each scanner."""
@@ -67,8 +71,7 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
 
     def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
         """The first `num_rows` rows read, in no particular order."""
-        found = self.scanner(**kwargs).to_table()
-        return found.slice(0, num_rows)
+        return self.scanner(**kwargs).head(num_rows)
 
 
 class _Fragment:
@@ -82,8 +85,9 @@ class _Fragment:
 
 
 class _Scanner(pads.Scanner):  # type: ignore[misc]
-    def __init__(self, scan: Scan, *, counts: bool) -> None:
+    def __init__(self, scan: Scan, failures: list[WeirError] | None, *, counts: bool) -> None:
         self._scan = scan
+        self._failures = failures
         self._counts = counts
 
     @property
@@ -98,16 +102,40 @@ class _Scanner(pads.Scanner):  # type: ignore[misc]
 
     def to_reader(self) -> pa.RecordBatchReader:
         """A stream of the rows."""
-        return self._scan.to_reader()
+        with self._noted():
+            reader = self._scan.to_reader()
+        if self._counts:
+            schema, batches = self.projected_schema, (batch.select([]) for batch in reader)
+        else:
+            schema, batches = reader.schema, iter(reader)
+        return pa.RecordBatchReader.from_batches(schema, self._watched(batches))
+
+    def _watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._noted():
+            yield from batches
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except WeirError as error:
+            if self._failures is not None:
+                self._failures.append(error)
+            raise
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch."""
-        for batch in self._scan.to_batches():
-            yield batch.select([]) if self._counts else batch
+        yield from self.to_reader()
 
     def to_table(self) -> pa.Table:
         """All rows in memory."""
-        return self._scan.to_table()
+        found = self._scan.to_table()
+        return found.select([]) if self._counts else found
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first `num_rows` rows read, in no particular order; no others are read."""
+        few = self._scan.narrowed(None, None, None, limit=num_rows)
+        return _Scanner(few, self._failures, counts=self._counts).to_table()
 
     def count_rows(self) -> int:
         """How many rows there are."""

@@ -33,11 +33,11 @@ PAUSE_S: Final = 10.0
 class Expiries:
     """The rows of one table that expire while a feed reads it."""
 
-    def __init__(self, core: Core, through: float | None) -> None:
-        """`through`: how far an earlier feed got, if this one resumes it."""
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self.through = through
-        """Rows whose time is at or before this, in seconds since 1970, were reported."""
+        self.through: float | None = None
+        """Rows whose time is at or before this, in seconds since 1970, were reported; a feed that
+        resumes another sets how far that got."""
         self._rule: Expire | None = None
         self._looked_at: float | None = None
 
@@ -71,7 +71,7 @@ class Expiries:
         for batch in found:
             for value, part in self._core.router.split(batch):
                 yield self._core.route(value), _told(part, schema)
-        self.through = now
+        self.through = now  # guard: L-11
 
     def _find(
         self, after: float | None, through: float

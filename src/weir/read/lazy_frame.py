@@ -39,6 +39,7 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         # polars limits before it filters: rows after the first n_rows must not be returned.
+        # guard: L-3 last test_a_limit_comes_before_a_filter_that_follows_it
         pushed = None if predicate is None or n_rows is not None else as_sql(predicate, scan)
         rows = scan.narrowed(with_columns, pushed, batch_size, n_rows)
         for batch in rows.to_batches():

@@ -36,14 +36,13 @@ def get_rows(
     wanted = key_table(keys, schema)
     routed = {core.route(value) for value, _ in core.router.values(wanted)}
 
-    def run(reader: SnapshotReader) -> pa.Table:
+    def choose(ids: list[UUID]) -> list[UUID]:
         # Shards outside the routing (native, sealed) may hold any key.
-        others = [c.shard for c in reader.snapshot.cuts if c.shard not in routing]
-        levels: list[Level] = reader.merged_levels([*routed, *others])
+        of_routing = core.routed(ids)
+        return [shard for shard in ids if shard in routed or shard not in of_routing]
+
+    def run(reader: SnapshotReader) -> pa.Table:
+        levels: list[Level] = reader.merged_levels(choose([c.shard for c in reader.snapshot.cuts]))
         return merge_lookup(wanted, levels, reader.base, reader.schema, columns, alive=reader.alive)
 
-    def choose(ids: list[UUID]) -> list[UUID]:
-        return [shard for shard in ids if shard in routed or shard not in routing]
-
-    routing = {route.shard for route in core.record.routing}
     return with_snapshot(core, freshness, pinned, run, choose=choose)

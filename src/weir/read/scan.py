@@ -23,8 +23,8 @@ from weir.merge.merge import (
     unless_collected,
 )
 from weir.merge.projection import Projection
-from weir.read.fast_snapshot import Choice
 from weir.read.loader import BUFFER_ROWS, Loader
+from weir.read.probes import Choice
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import (
     Freshness,
@@ -51,12 +51,15 @@ OrderBy: TypeAlias = str | Sequence[str | tuple[str, str]]
 def with_snapshot(
     core: Core,
     freshness: Freshness,
-    pinned: Pinned | None,
+    pinned: Pinned | Snapshot | None,
     run: Callable[[SnapshotReader], T],
     *,
     choose: Choice = list,
 ) -> T:
-    """Call `run` on a fresh snapshot; retry if objects of the snapshot were collected."""
+    """Call `run` on a fresh snapshot; retry if objects of the snapshot were collected. With
+    `pinned`, on that one: what a checkpoint pins, or a snapshot that the caller plans again."""
+    if isinstance(pinned, Snapshot):
+        return run(SnapshotReader(core, pinned))
     if pinned is not None:
         return run(SnapshotReader(core, pinned_snapshot(core, pinned, freshness)))
 
@@ -82,7 +85,7 @@ class Scan:
         filter: Filter | None = None,
         limit: int | None = None,
         freshness: Freshness = "durable",
-        pinned: Pinned | None = None,
+        pinned: Pinned | Snapshot | None = None,
         batch_size: int | None = None,
         offset: int = 0,
         order_by: OrderBy | None = None,

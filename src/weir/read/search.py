@@ -18,6 +18,7 @@ from weir.read.scan import with_snapshot
 from weir.read.snapshot import Freshness, Pinned, check_freshness
 from weir.routing.core import Core
 from weir.search.hybrid import Fusion, fused
+from weir.search.memory import SearchCache
 from weir.search.options import SearchOptions
 from weir.search.plan import Plan, search_levels
 from weir.search.words import Words
@@ -49,7 +50,7 @@ def search(
             k=k,
             filter=_alive_too(reader, filter),
             columns=columns,
-            fresh=core.fresh,
+            cache=core.attached.of(SearchCache),
             options=options,
         )
 
@@ -75,7 +76,8 @@ def hybrid_search(
         target = output_schema(reader.schema, columns)
         levels = tuple(reader.levels())
         passing = _alive_too(reader, filter)
-        plan = Plan(levels, reader.base, reader.schema, passing, None, core.fresh)
+        cache = core.attached.of(SearchCache)
+        plan = Plan(levels, reader.base, reader.schema, passing, None, cache)
         return fused(plan, queries, k, target, fusion, options)
 
     return with_snapshot(core, freshness, pinned, run)

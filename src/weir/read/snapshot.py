@@ -3,6 +3,7 @@
 Keeps
   L-1  shard manifests first, WAL tails next, the base last: rows only ever move towards a place
        that is read later
+  L-5  the base is at one version before and after the logs are read: nothing was folded in between
   L-2  sealed shards are older than their heirs
   C-11 rows of a new routing are seen with all of the old one: the table's record did not change
        while the shards were read, so no heir was written before its predecessors were read
@@ -13,25 +14,24 @@ the same rows.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, get_args
 from uuid import UUID
 
+from msgspec import structs
+
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
-from weir.read.fast_snapshot import Choice, fast_snapshot
+from weir.log.floors import FloorValues, load_all
+from weir.meters import SNAPSHOT_SECONDS
+from weir.read.probes import Choice, ProbePlan, Probes, ask_tips
 from weir.records import codec
-from weir.records.cut import ShardCut, dump_cut, load_cut
-from weir.records.table import TableRecords
+from weir.records.cut import ShardCut
 from weir.routing.core import Core
 from weir.routing.guard import find_rivals
 from weir.types import Position, Version
 
 Freshness = Literal["base", "flushed", "durable"]
-
-STILL_ATTEMPTS: Final = 16
-"""Attempts to take a cut while the base moves; a compaction commits up to six times."""
 
 
 class Pinned(Protocol):
@@ -64,52 +64,20 @@ class Snapshot:
     """A checkpoint holds its objects. Otherwise entries may be collected while the snapshot is
     read, and a writer that slept may put new ones at their positions (G-7b)."""
 
+    overlapping: frozenset[UUID] = field(default=frozenset(), compare=False)
+    """Shards that may hold keys of other shards: rivals, and others outside the routing (X-3)."""
+
     def to_json(self) -> str:
         """The snapshot as JSON text, for another process."""
-        cuts = [{"shard": str(cut.shard), **dump_cut(cut)} for cut in self.cuts]
-        record: dict[str, object] = {
-            "base_version": self.base_version,
-            "freshness": self.freshness,
-            "cuts": cuts,
-            "at": self.at,
-        }
-        if self.is_pinned:
-            record["pinned"] = True
-        return codec.dumps(record).decode()
+        return codec.dumps(self).decode()
 
     @staticmethod
     def from_json(text: str) -> Snapshot:
         """Parse the text made by `to_json`; `InvalidInput` for anything else."""
         try:
-            raw = json.loads(text)
-            return Snapshot(
-                base_version=int(raw["base_version"]),
-                freshness=check_freshness(raw["freshness"]),
-                cuts=tuple(_cut_from(fields) for fields in raw["cuts"]),
-                at=float(raw.get("at", 0.0)),  # written by 0.1.0, which had no expiry
-                is_pinned=raw.get("pinned") is True,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidInput(f"not a snapshot: {error!r}") from error
-
-
-def _cut_from(raw: Mapping[str, Any] | Sequence[Any]) -> ShardCut:
-    if isinstance(raw, Mapping):
-        return load_cut(UUID(raw["shard"]), raw)
-    # The form of 0.1.0: jobs that it left unfinished hold such snapshots.
-    shard, version, after, through, generation, sstables, sealed = raw
-    fields = {
-        "version": version,
-        "epoch": 0,
-        "replay_after": after,
-        "wal_through": through,
-        "current_generation": generation,
-        "shard_spec_id": 0,
-        "sealed": sealed,
-        "field_entries": (),
-        "sstables": [(number, name, None, None, None) for number, name in sstables],
-    }
-    return load_cut(UUID(shard), fields)
+            return codec.decode(text, Snapshot)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"not a snapshot: {error}") from error
 
 
 def check_freshness(freshness: Any) -> Freshness:
@@ -127,67 +95,129 @@ def take_snapshot(
 ) -> Snapshot:
     """A cut of the table as it is now, limited to the shards that `choose` picks.
 
-    A handle that has read before requests three objects of each shard in one round, then two
-    listings and one per shard in a second (`weir.read.fast_snapshot`). On its first read, or if
-    more than new entries is found: one listing of the shards; for each shard, concurrently, two
-    requests for the manifest and seven for the tip; one listing for the base, and a second one on
-    the first read. With several shards, one more request checks that the table's record is still
-    the latest. This cut is taken again if the base or the record moved while it was taken.
+    Two rounds of requests, each sent concurrently:
+
+        round 1   of each known shard three objects (`probes`). A shard that is not known, or has
+                  more than new entries, is read from its manifest on: two requests, seven for the
+                  tip, and one for its floors
+        round 2   the floors of each shard that was known, the latest version of the base, the list
+                  of shards; the number of the table's record, if a shard was read (C-11, C-16)
+
+    The cut is taken again if the base, the shards or the record moved while it was taken. A handle
+    that knows nothing yet begins with round 2.
     """
     check_freshness(freshness)
+    meters, clock = core.env.meters, core.env.clock
+    if not meters.is_on:
+        return _take(core, freshness, choose)
+    began = clock.boottime()
+    taken = _take(core, freshness, choose)
+    meters.observe(SNAPSHOT_SECONDS, clock.boottime() - began, freshness)
+    return taken
+
+
+def _take(core: Core, freshness: Freshness, choose: Choice) -> Snapshot:
     at = core.env.clock.wall()
     if freshness == "base":
-        return Snapshot(core.lake.open_base().version, freshness, (), at)
+        version = core.lake.open_base().version
+        core.record_number()
+        return Snapshot(version, freshness, (), at)
     if freshness == "flushed":
         return _flushed(core, choose, at)
-    seen = fast_snapshot(core, choose)
-    if seen is not None:
-        return Snapshot(seen[0], freshness, _ordered(core, seen[1]), at)
-    before = core.tails.base_version or core.lake.open_base().version
-    records, number = TableRecords(core.store), core.tails.record_number
-    for _ in range(STILL_ATTEMPTS):
-        number = records.last_number() if number is None else number
-        shards = core.shard_ids()
-        cuts = _cuts(core, choose(shards), tail=True)
-        latest = records.last_number(number) if len(cuts) > 1 else number
-        core.tails.record_number = latest
-        # L-1: after every manifest and tail, so it includes rows folded while they were read.
-        version = core.lake.open_base().version
-        core.tails.shards, core.tails.base_version = shards, version
-        # Rows flushed or folded since the cut would be read from the log and from the base, next
-        # to others written after the cut (L-5). A base that did not move holds none of them.
-        if version == before and latest == number:
-            return Snapshot(version, freshness, _ordered(core, cuts), at)
-        before, number = version, latest
+    for _ in core.env.attempts(first_delay=0):
+        seen = _durable(core, choose)
+        if seen is not None:
+            return _snapshot(core, seen[0], freshness, seen[1], at)
     raise _restless(core)
+
+
+def _durable(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | None:
+    """The base version and the cuts; None if something moved. Then the handle knows more."""
+    probes, number = core.attached.of(Probes), core.known_number
+    table = probes.table
+    version, ids = (0, []) if table is None else table
+    chosen = choose(list(ids))
+    plan = probes.plan(core, chosen)
+    tips = ask_tips(core, plan)
+    read = [*plan.unknown]
+    read += [one.site.shard for one, tip in zip(plan.shards, tips, strict=True) if tip is None]
+    walked = dict(zip(read, _cuts(core, read, tail=True), strict=True))
+    asked: list[Callable[[], Any]] = [
+        core.shard_ids,
+        lambda: load_all(core.store, plan.marks),
+        # Without any shard nothing else would show that the table was dropped (C-16).
+        core.record_number if read or not chosen else lambda: number,
+        # L-1: after every manifest and tail, so it includes rows folded while they were read.
+        lambda: core.lake.open_base().version,
+    ]
+    answers = core.env.threads.map(lambda ask: ask(), asked, workers=core.workers)
+    probes.table = (answers[3], answers[0])
+    # Rows flushed or folded since the cut would be read from the log and from the base, next to
+    # others written after the cut (L-5). A base that did not move holds none of them.
+    # guard: L-5 first test_snapshot_rounds
+    is_still = probes.table == table and answers[2] == number  # guard: C-11 last
+    cuts = _proved(core, plan, tips, answers[1])
+    if cuts is None or not is_still:
+        return None
+    if not read and cuts is plan.cuts:
+        probes.keep(plan)
+        return version, cuts
+    walked |= {cut.shard: cut for cut in cuts}
+    return version, [cut for cut in map(walked.get, chosen) if cut is not None]
+
+
+def _proved(
+    core: Core,
+    plan: ProbePlan,
+    tips: Sequence[Position | None],
+    floors: list[FloorValues],
+) -> list[ShardCut] | None:
+    """The cuts of the known shards that were not read; None if their floors refute one of them."""
+    found = list(zip(plan.shards, tips, floors, strict=True))
+    # guard: L-1 first test_many_shards_look
+    if floors == plan.floors and all(tip == one.tip for one, tip, _ in found):
+        return plan.cuts
+    core.attached.of(Probes).keep(None)
+    cuts, is_refuted = [], False
+    for one, tip, marks in found:
+        if tip is None:
+            continue
+        if one.is_refuted(marks, tip):
+            core.tails.forget(one.site.shard)
+            is_refuted = True
+            continue
+        if tip != one.tip or marks != one.floors:
+            core.tails.saw(one.site.shard, marks, tip)
+        cuts.append(ShardCut.of(one.manifest, tip))
+    return None if is_refuted else cuts
 
 
 def _flushed(core: Core, choose: Choice, at: float) -> Snapshot:
     """A cut without the logs. Retries if the table's record moves: otherwise rows of an heir could
     be seen without older rows of its predecessor (C-11)."""
-    records = TableRecords(core.store)
-    for _ in range(STILL_ATTEMPTS):
+    number = core.known_number
+    for _ in core.env.attempts(first_delay=0):
         shards = choose(core.shard_ids())
-        number = records.last_number(core.tails.record_number) if len(shards) > 1 else None
-        cuts = _cuts(core, shards, tail=False)
+        cuts = [cut for cut in _cuts(core, shards, tail=False) if cut is not None]
         version = core.lake.open_base().version  # L-1: after every manifest
-        if number is None or records.last_number(number) == number:
-            return Snapshot(version, "flushed", _ordered(core, cuts), at)
+        latest = core.record_number()
+        if latest == number:
+            return _snapshot(core, version, "flushed", cuts, at)
+        number = latest
     raise _restless(core)
 
 
 def _restless(core: Core) -> SnapshotExpired:
     return SnapshotExpired(
-        f"{core.uri}: its base or its record changed {STILL_ATTEMPTS} times while a read was"
+        f"{core.uri}: its base or its record changed again and again while a read was"
         " planned; read again"
     )
 
 
-def _cuts(core: Core, shards: Sequence[UUID], *, tail: bool) -> list[ShardCut]:
-    found = core.env.threads.map(
+def _cuts(core: Core, shards: Sequence[UUID], *, tail: bool) -> list[ShardCut | None]:
+    return core.env.threads.map(
         lambda shard: _cut(core, shard, tail=tail), list(shards), workers=core.workers
     )
-    return [cut for cut in found if cut is not None]
 
 
 def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable") -> Snapshot:
@@ -203,26 +233,37 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
                 f"{log}: manifest {pin.manifest_version}, pinned by a checkpoint, is gone; the"
                 " checkpoint expired or was deleted"
             )
-        through = pin.wal_through if freshness == "durable" else manifest.replay_after
-        if through > manifest.replay_after:
-            # The log may have been moved since this handle last read the floors (S-3).
-            log.site(log.floors())
-        return ShardCut.of(manifest, Position(max(through, manifest.replay_after)))
+        find_rivals(core, [manifest])
+        if freshness != "durable":
+            return structs.replace(pin, wal_through=pin.replay_after)
+        if not pin.closed:
+            log.current_site()  # it may have been moved since this handle last looked (S-3)
+        return pin
 
     pins = [] if freshness == "base" else list(pinned.shards)
     cuts = core.env.threads.map(load, pins, workers=16)
-    ordered = _ordered(core, cuts)
-    return Snapshot(pinned.base_version, freshness, ordered, pinned.created, is_pinned=True)
+    found = _snapshot(core, pinned.base_version, freshness, cuts, pinned.created)
+    return replace(found, is_pinned=True)
 
 
-def _ordered(core: Core, cuts: list[ShardCut]) -> tuple[ShardCut, ...]:
-    """Sort sealed shards last: the rows of a sealed shard are older than those of its heirs.
+def _snapshot(
+    core: Core, base_version: int, freshness: Freshness, cuts: list[ShardCut], at: float
+) -> Snapshot:
+    """Sealed shards come last: the rows of a sealed shard are older than those of its heirs.
 
     A rival's rows come after those of the routing (X-3).
     """
-    if not core.rivals and not any(cut.sealed for cut in cuts):
-        return tuple(cuts)
-    return tuple(sorted(cuts, key=lambda cut: (cut.sealed, cut.shard in core.rivals)))
+    ordered = tuple(cuts)
+    if core.rivals or any(cut.sealed for cut in cuts):
+        ordered = tuple(sorted(cuts, key=lambda cut: (cut.sealed, cut.shard in core.rivals)))
+    # An identity sharding lists no shards; those that overlap its own are rivals.
+    listed = core.routed(()) if core.record.routing else None
+    overlapping = frozenset(
+        cut.shard
+        for cut in cuts
+        if cut.shard in core.rivals or (listed is not None and cut.shard not in listed)
+    )
+    return Snapshot(base_version, freshness, ordered, at, overlapping=overlapping)
 
 
 def _cut(core: Core, shard: UUID, *, tail: bool) -> ShardCut | None:

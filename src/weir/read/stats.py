@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from weir.errors import SnapshotExpired
 from weir.format import paths
-from weir.format.manifest import Status
 from weir.format.sharding import Value
 from weir.lake.api import Base
-from weir.log.site import ShardSite
+from weir.read.survey import ShardSurvey, survey
 from weir.records.checkpoints import Checkpoints
+from weir.records.consumers import Standing, living
 from weir.records.table import TableRecords
 from weir.routing.core import CONCURRENCY, Core
+from weir.store.api import Meta, Store
 from weir.types import Position
 
 ENTRIES_ASKED_MAX: Final = 32
 """Entries of one tail whose size is read; for a longer tail the total is extrapolated."""
-READ_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,26 @@ class ShardStats:
     generations: int
     """SSTables not yet folded into the base."""
     sstable_rows: int
+    """Rows in them, superseded ones and deletes included."""
     sstable_bytes: int
+    """What these rows take in memory; their files may be larger or smaller."""
     pins: int
     """Checkpoints that hold this shard."""
     wal_uri: str | None = None
     """The store of its log; None if the log is beside the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """A named consumer of the change feed."""
+
+    name: str
+    lag: int
+    """Entries of all logs that are kept because it has not read them, fences included."""
+    expires: float
+    """When its hold on them ends unless it moves, in seconds since 1970 by the store's clock."""
+    has_rows: bool
+    """False while it has not got all rows with which it began (`Table.follow`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +78,12 @@ class TableStats:
     base_rows: int
     checkpoints: int
     shards: tuple[ShardStats, ...]
+    """Those that are not finished: a read visits each of them."""
     wal_uri: str | None = None
     """Where the table keeps its log; None if beside the data. An interrupted move leaves the logs
     of some shards elsewhere: `moving` lists those shards."""
+    consumers: tuple[ConsumerStats, ...] = ()
+    """The named consumers of the change feed, by name."""
 
     @property
     def moving(self) -> tuple[ShardStats, ...]:
@@ -98,50 +116,60 @@ def collect_stats(core: Core) -> TableStats:
     """Read the state of the base and of every shard, several shards concurrently."""
     pinned = Checkpoints(core.store).all()
     record = TableRecords(core.store).find()
-    wal_uri = (record[1] if record else core.record).wal_uri
+    wal_uri = (record or core.record).wal_uri
     # Not the store's clock, which can only be read by writing: a monitor may have read-only access,
     # and nothing is decided by the age shown.
     now = core.env.clock.wall()
     held = [{pin.shard for pin in checkpoint.shards} for checkpoint in pinned]
 
-    base = core.base()
+    consumers = living(core.store)  # before the tips: none of them is ahead of its log
+    seen = survey(core)
+    tails = _tail_sizes(list(seen))
 
-    def look(shard: UUID) -> ShardStats | None:
-        pins = sum(shard in shards for shards in held)
-        for _ in range(READ_ATTEMPTS - 1):
-            try:
-                return _look(core, shard, now, pins, wal_uri, base)
-            except SnapshotExpired:  # collected between two requests
-                continue
-        return _look(core, shard, now, pins, wal_uri, base)
+    def tell(one: ShardSurvey) -> ShardStats:
+        pins = sum(one.id in shards for shards in held)
+        return _stats_of(core, one, seen.base, tails[one.id], now, wal_uri, pins)
 
-    found = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
+    shards = core.env.threads.map(tell, list(seen), workers=CONCURRENCY)
     return TableStats(
         uri=core.uri,
-        base_version=base.version,
-        base_rows=base.count(),
+        base_version=seen.base.version,
+        base_rows=seen.base.count(),
         checkpoints=len(pinned),
-        shards=tuple(stats for stats in found if stats is not None),
+        shards=tuple(shards),
         wal_uri=wal_uri,
+        consumers=tuple(_consumer(name, s, shards) for name, s in consumers.items()),
     )
 
 
-def _look(
-    core: Core, shard: UUID, now: float, pins: int, wal_uri: str | None, base: Base
-) -> ShardStats | None:
-    manifest, floors = core.log(shard).state()
-    if manifest is None:
-        return None
-    folded = base.compacted.get(shard, 0)
-    waiting = [table for table in manifest.sstables if table.generation > folded]
-    site, tip = core.log_of(manifest, floors)
-    recorded = core.wal_stores.recorded(shard)
-    nbytes, oldest = _tail_size(site, manifest.replay_after, tip)
+def _consumer(name: str, standing: Standing, shards: Sequence[ShardStats]) -> ConsumerStats:
+    unread = (shard.wal_tip - standing.positions.get(shard.shard, 0) for shard in shards)
+    return ConsumerStats(
+        name=name,
+        lag=sum(max(0, entries) for entries in unread),
+        expires=standing.expires,
+        has_rows=standing.snapshot is None,
+    )
+
+
+def _stats_of(
+    core: Core,
+    one: ShardSurvey,
+    base: Base,
+    tail: tuple[int, float | None],
+    now: float,
+    wal_uri: str | None,
+    pins: int,
+) -> ShardStats:
+    manifest, log, waiting = one.manifest, one.log, one.waiting(base)
+    tip = manifest.replay_after if log is None else log.through
+    place = core.wal_stores.place(one.id, manifest, one.floors)
+    nbytes, oldest = tail
     return ShardStats(
-        shard=shard,
-        value=core.value_of(shard, manifest),
-        is_routed=core.is_routed(shard, manifest),
-        is_sealed=manifest.status is Status.SEALED,
+        shard=one.id,
+        value=core.value_of(one.id, manifest),
+        is_routed=core.is_routed(one.id, manifest),
+        is_sealed=one.is_sealed,
         epoch=manifest.writer_epoch,
         manifest_version=manifest.version,
         wal_tip=tip,
@@ -149,28 +177,42 @@ def _look(
         lag=tip - manifest.replay_after,
         unflushed_bytes=nbytes,
         oldest_unflushed_seconds=None if oldest is None else max(0.0, now - oldest),
-        wal_floor=floors.wal,
+        wal_floor=one.floors.wal,
         next_generation=manifest.current_generation,
         generations=len(waiting),
         sstable_rows=sum(s.physical_rows or 0 for s in waiting),
         sstable_bytes=sum(s.in_memory_bytes or 0 for s in waiting),
         pins=pins,
         # A shard that was never opened has no log: the table says where it will be.
-        wal_uri=recorded.uri if recorded.seq or manifest.writer_epoch else wal_uri,
+        wal_uri=place.uri if place.seq or manifest.writer_epoch else wal_uri,
     )
 
 
-def _tail_size(site: ShardSite, after: int, tip: int) -> tuple[int, float | None]:
-    """Bytes of the entries in `(after, tip]`, and when the first was written."""
-    count = tip - after
-    asked = sorted(
-        {after + 1 + i * count // ENTRIES_ASKED_MAX for i in range(ENTRIES_ASKED_MAX)}
-        if count
-        else ()
-    )
-    metas = site.wal.head_many([paths.wal_path(site.shard, Position(p)) for p in asked])
-    found = [meta for meta in metas if meta is not None]  # None: flushed and collected since
-    if not found:
+def _tail_sizes(shards: Sequence[ShardSurvey]) -> dict[UUID, tuple[int, float | None]]:
+    """Of each shard the bytes of its entries above R, and when the first was written.
+
+    One round of requests for all logs in one store.
+    """
+    asked: dict[Store, list[tuple[UUID, str]]] = {}
+    for one in shards:
+        log, after = one.log, one.manifest.replay_after
+        if log is None:
+            continue
+        count = log.through - after
+        for n in sorted({n * count // ENTRIES_ASKED_MAX for n in range(ENTRIES_ASKED_MAX)}):
+            path = paths.wal_path(one.id, Position(after + 1 + n))
+            asked.setdefault(log.site.wal, []).append((one.id, path))
+    found: dict[UUID, list[Meta]] = {}
+    for store, places in asked.items():
+        metas = store.head_many([path for _, path in places])
+        for (shard, _), meta in zip(places, metas, strict=True):
+            if meta is not None:  # None: flushed and collected since
+                found.setdefault(shard, []).append(meta)
+    return {one.id: _tail_size(one, found.get(one.id, [])) for one in shards}
+
+
+def _tail_size(one: ShardSurvey, seen: Sequence[Meta]) -> tuple[int, float | None]:
+    if not seen or one.log is None:
         return 0, None
-    total = sum(meta.size for meta in found)
-    return round(total * count / len(found)), min(meta.last_modified for meta in found)
+    total = sum(meta.size for meta in seen) * (one.log.through - one.manifest.replay_after)
+    return round(total / len(seen)), min(meta.last_modified for meta in seen)

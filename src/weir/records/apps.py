@@ -7,30 +7,33 @@ be mistaken for batches already written. So the first query that writes under a 
 
 from __future__ import annotations
 
-from weir.errors import CorruptEntry
+from typing import ClassVar
+
 from weir.format import paths
 from weir.records import codec
 from weir.store.api import ObjectExists, ObjectMissing, Store
+
+
+class _App(codec.Record, frozen=True):
+    KIND: ClassVar[str] = "application record"
+    app: str
+    query: str
 
 
 def query_of(store: Store, app: str) -> str | None:
     """The query whose batches are numbered under the name `app`, or None. One get."""
     path = paths.app_path(app)
     try:
-        raw = codec.loads(store.get(path).data, f"{store.uri}/{path}")
+        data = store.get(path).data
     except ObjectMissing:
         return None
-    if not isinstance(raw.get("query"), str):
-        raise CorruptEntry(
-            f"{store.uri}/{path} is not a usable application record: it has no query. {codec.COPY}"
-        )
-    return str(raw["query"])
+    return codec.loads(data, _App, f"{store.uri}/{path}").query
 
 
 def take_app(store: Store, app: str, query: str) -> str:
     """Register `query` for `app` unless another query is registered; returns the registered one."""
     try:
-        store.put_if_absent(paths.app_path(app), codec.dumps({"app": app, "query": query}))
+        store.put_if_absent(paths.app_path(app), codec.dumps(_App(app, query)))
     except ObjectExists:
         return query_of(store, app) or query
     return query

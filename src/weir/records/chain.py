@@ -1,58 +1,63 @@
 """Compare-and-swap on any store: numbered records, each written with put-if-absent after the last.
 
 To change a value, read the latest record and append the next number; of two appenders that started
-from the same record, one gets `ObjectExists` and starts over. Numbers begin at 1. `Chain` deals in
-bytes; `RecordChain` deals in one kind of record, and holds all records under `_weir/`.
+from the same record, one gets `ObjectExists` and starts over. Numbers begin at 1. All records of a
+chain are of one kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-from uuid import UUID
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
-from weir.errors import CorruptEntry, InvalidInput, StoreError
+from msgspec.structs import replace
+
+from weir.env import Env
+from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.format import paths
 from weir.records import codec
-from weir.store.api import ObjectExists, ObjectMissing, Store
+from weir.records.codec import Record
+from weir.store.api import Meta, ObjectExists, ObjectMissing, Store
 
-T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
-_CAS_ATTEMPTS = 8
+READ_AT_ONCE: Final = 64
+"""Records that are requested together: each may have a pin for every shard."""
+_LOOKS: Final = 8
 """How often `latest` lists again when the record it found was pruned before it was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainRecord:
-    """One record, and when the store wrote it."""
-
-    seq: int
-    data: bytes
-    last_modified: float
-
-
-class Chain:
+class RecordChain(Generic[R]):
     """The records in one folder; different appenders write different bytes (`RetryingStore`)."""
 
-    def __init__(self, store: Store, directory: str) -> None:
+    def __init__(self, store: Store, folder: str, kind: type[R]) -> None:
         self._store = store
-        self._directory = directory.rstrip("/")
+        self._folder = folder
+        self._kind = kind
 
-    def latest(self) -> ChainRecord | None:
+    def latest(self) -> R | None:
         """The record with the highest number, or None: one list, one get."""
-        for _ in range(_CAS_ATTEMPTS):
-            seqs = self._seqs()
-            if not seqs:
+        for _ in range(_LOOKS):
+            numbers = self._numbers()
+            if not numbers:
                 return None
             try:
-                return self._load(seqs[-1])
+                blob = self._store.get(self._path(numbers[-1]))
+                return self._load(numbers[-1], blob.data, blob.meta)
             except ObjectMissing:
                 continue  # pruned since the listing, so there is a newer one
         raise StoreError(
-            f"{self._store.uri}/{self._directory}: the latest record was deleted before it could be"
-            f" read, {_CAS_ATTEMPTS} times in a row; try again"
+            f"{self._where}: the latest record was deleted before it could be read, {_LOOKS} times"
+            " in a row; try again"
         )
+
+    def load(self, number: int) -> R | None:
+        """The record with that number, or None. One get."""
+        try:
+            blob = self._store.get(self._path(number))
+        except ObjectMissing:
+            return None
+        return self._load(number, blob.data, blob.meta)
 
     def last_number(self, known: int | None = None) -> int:
         """The highest number, or 0; one list, or one head when it still is `known`.
@@ -61,40 +66,54 @@ class Chain:
         """
         if known is not None and self._store.head(self._path(known + 1)) is None:
             return known
-        return max(self._seqs(), default=0)
+        return max(self._numbers(), default=0)
 
-    def append(self, data: bytes, after: int) -> int:
-        """Write record `after + 1` and return its number; `ObjectExists` when it is taken. One put.
+    def all(self) -> list[R]:
+        """Every record that is still there, ascending: one list, one get each, many at once."""
+        records, listed = [], self._listed()
+        for start in range(0, len(listed), READ_AT_ONCE):
+            some = listed[start : start + READ_AT_ONCE]
+            found = self._store.get_many([meta.path for _, meta in some])
+            for (number, meta), data in zip(some, found, strict=True):
+                if data is not None:  # else it was pruned since the listing
+                    records.append(self._load(number, data, meta))
+        return records
 
-        `after` is the number of the latest record as the caller knows it, 0 when there is none. A
-        pruned number can be written again, so callers that prune keep enough records.
+    def append(self, record: R) -> R:
+        """Write the record as the one after number `record.seq`, and return it with its number.
+
+        `ObjectExists` when somebody else was faster. One put. `seq` is the number of the latest
+        record as the caller knows it, 0 when there is none. A pruned number can be written again,
+        so callers that prune keep enough records.
         """
-        if after < 0:
-            raise InvalidInput(f"after must not be negative, but is {after}")
-        path = self._path(after + 1)
+        if record.seq < 0:
+            raise InvalidInput(f"a record follows number {record.seq}, which cannot be")
+        path, data = self._path(record.seq + 1), codec.dumps(record)
         try:
             self._store.put_if_absent(path, data)
         except ObjectExists:
             # A request that was retried in transit collides with itself (F-9).
-            if not self._holds(path, data):
+            if not self._holds(path, data):  # guard: F-9 always test_reshard_resumed_beside_a_claim
                 raise
-        return after + 1
+        return replace(record, seq=record.seq + 1)
 
-    def _holds(self, path: str, data: bytes) -> bool:
-        try:
-            return self._store.get(path).data == data
-        except ObjectMissing:
-            return False
+    def update(self, change: Callable[[R | None], R | None], env: Env, busy: str) -> R | None:
+        """Append `change(latest)`, starting over when somebody else was faster; returns the latest.
 
-    def all(self) -> list[ChainRecord]:
-        """Every record that is still there, ascending: one list, one get each."""
-        records = []
-        for seq in self._seqs():
+        A change to None, or to the same record, appends nothing. `CommitConflict`, which says
+        `busy`, when others were faster every time.
+        """
+        for _ in env.attempts():
+            current = self.latest()
+            changed = change(current)
+            if changed is None or changed == current:
+                return current
+            after = 0 if current is None else current.seq
             try:
-                records.append(self._load(seq))
-            except ObjectMissing:
+                return self.append(replace(changed, seq=after))
+            except ObjectExists:
                 continue
-        return records
+        raise CommitConflict(f"{self._where}: {busy}")
 
     def prune(self, keep: int) -> int:
         """Delete all but the latest `keep` records (at least 1) and return how many were deleted.
@@ -103,92 +122,34 @@ class Chain:
         write, or that appender writes below the latest record and believes it won.
         """
         if keep < 1:
-            raise InvalidInput(
-                f"keep must be at least 1, not {keep}: the latest record stays (G-9)"
-            )
-        old = self._seqs()[:-keep]
+            raise InvalidInput(f"keep must be at least 1, not {keep}: the latest record stays")
+        old = self._numbers()[:-keep]
         if old:
-            self._store.delete([self._path(seq) for seq in old])
+            self._store.delete([self._path(number) for number in old])
         return len(old)
 
-    def _seqs(self) -> list[int]:
-        _, objects = self._store.list_folder(self._directory)
-        seqs = (paths.parse_chain_name(meta.path.rpartition("/")[2]) for meta in objects)
-        return sorted(seq for seq in seqs if seq is not None)
+    @property
+    def _where(self) -> str:
+        return f"{self._store.uri}/{self._folder}"
 
-    def _load(self, seq: int) -> ChainRecord:
-        blob = self._store.get(self._path(seq))
-        return ChainRecord(seq, blob.data, blob.meta.last_modified)
-
-    def _path(self, seq: int) -> str:
-        return paths.chain_path(self._directory, seq)
-
-
-@dataclass(frozen=True)
-class RecordCodec(Generic[T]):
-    """How one kind of record becomes JSON and comes back."""
-
-    name: str
-    """Its name in error messages: "table record"."""
-    encode: Callable[[T], Mapping[str, Any]]
-    decode: Callable[[Mapping[str, Any], str], T]
-    """Takes the values and the path they were read from; its errors become `CorruptEntry`."""
-
-    def load(self, data: bytes, path: str) -> T:
-        """The record in `data`, checked; `CorruptEntry` naming `path` otherwise."""
-        raw = codec.loads(data, path)
+    def _holds(self, path: str, data: bytes) -> bool:
         try:
-            return self.decode(raw, path)
-        except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
-            raise CorruptEntry(
-                f"{path} is not a usable {self.name}: {error!r}. {codec.COPY}"
-            ) from error
+            return self._store.get(path).data == data
+        except ObjectMissing:
+            return False
 
+    def _numbers(self) -> list[int]:
+        return [number for number, _ in self._listed()]
 
-@dataclass(frozen=True, slots=True)
-class Numbered(Generic[T]):
-    """A record, its number, and when the store wrote it."""
+    def _listed(self) -> list[tuple[int, Meta]]:
+        _, objects = self._store.list_folder(self._folder)
+        named = ((paths.parse_chain_name(meta.path.rpartition("/")[2]), meta) for meta in objects)
+        found = [(number, meta) for number, meta in named if number is not None]
+        return sorted(found, key=lambda one: one[0])
 
-    seq: int
-    value: T
-    written: float
+    def _load(self, number: int, data: bytes, meta: Meta) -> R:
+        record = codec.loads(data, self._kind, f"{self._store.uri}/{self._path(number)}")
+        return replace(record, seq=number, written=meta.last_modified)
 
-
-class RecordChain(Generic[T]):
-    """A chain whose records are all of one kind."""
-
-    def __init__(self, store: Store, folder: str, kind: RecordCodec[T]) -> None:
-        self._chain = Chain(store, folder)
-        self._where = f"{store.uri}/{folder}"
-        self._kind = kind
-
-    def latest(self) -> Numbered[T] | None:
-        """The current record, or None: one list, one get."""
-        found = self._chain.latest()
-        return None if found is None else self._decode(found)
-
-    def last_number(self, known: int | None = None) -> int:
-        """Like `Chain.last_number`."""
-        return self._chain.last_number(known)
-
-    def all(self) -> list[Numbered[T]]:
-        """Every record that is still there, ascending: one list, one get each."""
-        return [self._decode(found) for found in self._chain.all()]
-
-    def append(self, value: T, after: int, *, nonce: UUID | None = None) -> int:
-        """Write the record after number `after`; `ObjectExists` when somebody else did. One put.
-
-        A nonce distinguishes equal records written by two appenders (F-9).
-        """
-        body = dict(self._kind.encode(value))
-        if nonce is not None:
-            body["nonce"] = nonce.hex
-        return self._chain.append(codec.dumps(body), after)
-
-    def prune(self, keep: int) -> int:
-        """Like `Chain.prune`."""
-        return self._chain.prune(keep)
-
-    def _decode(self, found: ChainRecord) -> Numbered[T]:
-        path = paths.chain_path(self._where, found.seq)
-        return Numbered(found.seq, self._kind.load(found.data, path), found.last_modified)
+    def _path(self, number: int) -> str:
+        return paths.chain_path(self._folder, number)

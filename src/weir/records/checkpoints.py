@@ -17,36 +17,52 @@ deletion. Record 1 is removed first: an appender to the rest of the chain finds 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, cast
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 from uuid import UUID
 
-from weir.errors import CheckpointNotFound, CommitConflict, InvalidInput
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weir.env import Env
+from weir.errors import CheckpointNotFound, CommitConflict, CorruptEntry, InvalidInput
 from weir.format import paths
-from weir.records.chain import RecordChain, RecordCodec
-from weir.records.cut import ShardCut, dump_cut, load_cut
-from weir.records.lifetime import load_lifetime
+from weir.records import codec
+from weir.records.chain import READ_AT_ONCE, RecordChain
+from weir.records.codec import Record
+from weir.records.cut import ShardCut
 from weir.store.api import ObjectExists, Store
-from weir.store.open import recorded
+from weir.store.open import require_recorded
 
 Scope = Literal["all", "durable"]
 
 NAME_LENGTH_MAX = 256
-APPEND_ATTEMPTS = 16
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class CheckpointState(Record, frozen=True):
+    """A record after the first; the newest record counts."""
+
+    KIND: ClassVar[str] = "checkpoint record"
+    confirmed: bool = False
+    expires: float | None = None
+    base_only: bool = False
+    deleted: bool = False
+    """The chain has ended."""
+    reason: str | None = None
+    """Why it has ended."""
+
+
+class Checkpoint(Record, frozen=True):
     """A moment of the table: a manifest and a log end for each shard, and a base version."""
 
+    KIND: ClassVar[str] = "checkpoint record"
     id: UUID
     scope: Scope
     created: float
     """Seconds since 1970 by the store's clock, like `expires`."""
     base_version: int
     routing_version: int
-    shards: tuple[ShardCut, ...] = field(repr=False)
+    shards: tuple[ShardCut, ...]
     name: str | None = None
     expires: float | None = None
     """When collection may remove it; None: never."""
@@ -55,8 +71,20 @@ class Checkpoint:
     confirmed: bool = False
     base_only: bool = False
     """True for the pin of a finished clone: it holds the base alone, as the rest was copied."""
-    seq: int = field(default=0, repr=False)
-    """Number of the record this was read from; the next change must take the number after it."""
+
+    def __post_init__(self) -> None:
+        """Refuse a place that cannot be."""
+        require_recorded(self.owner)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint(id={self.id}, name={self.name!r}, scope={self.scope!r})"
+
+    @property
+    def state(self) -> CheckpointState:
+        """What the next record of its chain says."""
+        return CheckpointState(
+            confirmed=self.confirmed, expires=self.expires, base_only=self.base_only, seq=self.seq
+        )
 
     def pin(self, shard: UUID) -> ShardCut | None:
         """The cut it holds of that shard, or None."""
@@ -87,6 +115,20 @@ Ref = Checkpoint | UUID | str
 """A checkpoint, its id, or its name (the newest of that name)."""
 
 
+class _Owner(Struct):
+    """What `owned` reads of a first record: whether a clone holds the checkpoint."""
+
+    owner: str | None = None
+
+
+def read_first(data: bytes, id_: UUID, path: str) -> Checkpoint:
+    """The first record of that checkpoint, or `CorruptEntry` naming `path`."""
+    found = codec.loads(data, Checkpoint, path)
+    if found.id != id_:
+        raise CorruptEntry(f"{path} is the record of checkpoint {found.id}. {codec.COPY}")
+    return found
+
+
 class Checkpoints:
     """The checkpoint records of one table. Safe to share between threads."""
 
@@ -101,8 +143,8 @@ class Checkpoints:
         pending = replace(checkpoint, confirmed=False, expires=pending_until, seq=1)
         # The id is random, so an existing record can only be this one.
         with contextlib.suppress(ObjectExists):
-            RecordChain(self._store, paths.checkpoint_chain(checkpoint.id), _FIRST).append(
-                pending, 0
+            RecordChain(self._store, paths.checkpoint_chain(checkpoint.id), Checkpoint).append(
+                replace(pending, seq=0)
             )
         return pending
 
@@ -110,12 +152,12 @@ class Checkpoints:
         """Make an announced checkpoint usable; `CheckpointNotFound` when it expired first."""
         return self._append(replace(pending, confirmed=True, expires=expires))
 
-    def refresh(self, ref: Ref, *, expires: float | None) -> Checkpoint:
+    def refresh(self, ref: Ref, *, expires: float | None, env: Env) -> Checkpoint:
         """Extend the lifetime (never shorten it) and return the current checkpoint (K-5).
 
         Raises `CheckpointNotFound` when the checkpoint is gone, or goes during the call.
         """
-        for _ in range(APPEND_ATTEMPTS):
+        for _ in env.attempts():
             current = self.find(ref, whole=False)
             if current.expires is None or (expires is not None and expires <= current.expires):
                 return current
@@ -124,8 +166,7 @@ class Checkpoints:
             except CommitConflict:
                 continue
         raise CommitConflict(
-            f"{self._where(current.id)} changed during each of {APPEND_ATTEMPTS} attempts to"
-            " refresh it; try again"
+            f"{self._where(current.id)} changed during every attempt to refresh it; try again"
         )
 
     def narrow(self, checkpoint: Checkpoint) -> bool:
@@ -139,7 +180,8 @@ class Checkpoints:
     def mark_deleted(self, checkpoint: Checkpoint) -> bool:
         """Append the deletion after the record that was read; False if another came first (G-2)."""
         try:
-            self._chain(checkpoint.id).append(_State(deleted=True), checkpoint.seq)
+            ended = CheckpointState(deleted=True, reason="asked to", seq=checkpoint.seq)
+            self._chain(checkpoint.id).append(ended)
         except ObjectExists:
             return False
         return True
@@ -155,12 +197,13 @@ class Checkpoints:
         """The checkpoint, confirmed or pending; None when deleted or never made. Three requests."""
         _, objects = self._store.list_folder(paths.checkpoint_chain(checkpoint))
         seqs = [paths.parse_chain_name(m.path.rpartition("/")[2]) for m in objects]
-        return self._read(checkpoint, [seq for seq in seqs if seq is not None])
+        chain = {checkpoint: [seq for seq in seqs if seq is not None]}
+        return next(self._read_all(chain), None)
 
     def all(self, *, pending: bool = False) -> list[Checkpoint]:
-        """All checkpoints, oldest first; `pending` adds unconfirmed ones. A list, two gets each."""
-        found = [self._read(id_, seqs) for id_, seqs in self._listed().items()]
-        alive = [c for c in found if c is not None and (pending or c.confirmed)]
+        """All checkpoints, oldest first; `pending` adds unconfirmed ones. A list, two gets each,
+        made together."""
+        alive = [c for c in self._read_all(self._listed()) if pending or c.confirmed]
         return sorted(alive, key=lambda c: (c.created, str(c.id)))
 
     def owned(self) -> list[Checkpoint]:
@@ -168,12 +211,9 @@ class Checkpoints:
 
         The others, which have a pin for every shard, are read once by this object, not decoded.
         """
-        found = [
-            self._read(id_, seqs, owned=True)
-            for id_, seqs in self._listed().items()
-            if id_ not in self._unowned
-        ]
-        alive = [c for c in found if c is not None and c.confirmed and c.owner is not None]
+        chains = {id_: s for id_, s in self._listed().items() if id_ not in self._unowned}
+        found = self._read_all(chains, owned=True)
+        alive = [c for c in found if c.confirmed and c.owner is not None]
         return sorted(alive, key=lambda c: (c.created, str(c.id)))
 
     def find(self, ref: Ref, *, whole: bool = True) -> Checkpoint:
@@ -192,7 +232,7 @@ class Checkpoints:
         if found is None or not found.confirmed:
             raise CheckpointNotFound(
                 f"{self._store.uri}: no checkpoint {str(ref)!r}; it was deleted, expired and"
-                " collected, or never made. table.checkpoints() lists the existing ones"
+                " collected, or never made. table.checkpoints(), or weir checkpoint list, shows all"
             )
         if whole:
             require_whole(found)
@@ -215,7 +255,7 @@ class Checkpoints:
     def _append(self, following: Checkpoint) -> Checkpoint:
         """Take the next number, then check that the chain below it was not erased (K-5)."""
         try:
-            seq = self._chain(following.id).append(_state_of(following), following.seq)
+            seq = self._chain(following.id).append(following.state).seq
         except ObjectExists:
             if self.load(following.id) is None:
                 raise self._gone(following.id) from None
@@ -238,31 +278,55 @@ class Checkpoints:
                     chains.setdefault(id_, []).append(seq)
         return chains
 
-    def _read(self, id_: UUID, seqs: list[int], *, owned: bool = False) -> Checkpoint | None:
-        if 1 not in seqs:
-            return None
-        wanted = sorted({1, max(seqs)})
-        bodies = self._store.get_many([self._path(id_, seq) for seq in wanted])
-        first, last = bodies[0], bodies[-1]
+    def _read_all(
+        self, chains: Mapping[UUID, list[int]], *, owned: bool = False
+    ) -> Iterator[Checkpoint]:
+        """The checkpoints of those chains, many with one round of requests."""
+        ids = [id_ for id_, seqs in chains.items() if 1 in seqs]
+        for start in range(0, len(ids), READ_AT_ONCE):
+            some = ids[start : start + READ_AT_ONCE]
+            ends = [(id_, seq) for id_ in some for seq in sorted({1, max(chains[id_])})]
+            found_at = self._store.get_many([self._path(id_, seq) for id_, seq in ends])
+            bodies = dict(zip(ends, found_at, strict=True))
+            for id_ in some:
+                first, last = bodies[id_, 1], bodies[id_, max(chains[id_])]
+                found = self._decoded(id_, chains[id_], first, last, owned=owned)
+                if found is not None:
+                    yield found
+
+    def _decoded(
+        self,
+        id_: UUID,
+        seqs: list[int],
+        first: bytes | None,
+        last: bytes | None,
+        *,
+        owned: bool,
+    ) -> Checkpoint | None:
         if first is None or last is None:
             # Being erased, or removed since the listing: a fresh listing decides.
             return None if first is None else self.load(id_)
-        state = _STATE.load(last, self._uri(id_, max(seqs)))
-        if state.deleted:
-            return None
-        if owned and not _OWNED.load(first, self._uri(id_, 1)):
+        seq = max(seqs)
+        if seq > 1:
+            state = codec.loads(last, CheckpointState, self._uri(id_, seq))
+            if state.deleted:
+                return None
+        if owned and not codec.loads(first, _Owner, self._uri(id_, 1)).owner:
             self._unowned.add(id_)
             return None
+        announced = read_first(first, id_, self._uri(id_, 1))
+        if seq == 1:
+            return replace(announced, seq=1)
         return replace(
-            _FIRST.load(first, self._uri(id_, 1)),
+            announced,
             confirmed=state.confirmed,
             base_only=state.base_only,
             expires=state.expires,
-            seq=max(seqs),
+            seq=seq,
         )
 
-    def _chain(self, id_: UUID) -> RecordChain[_State]:
-        return RecordChain(self._store, paths.checkpoint_chain(id_), _STATE)
+    def _chain(self, id_: UUID) -> RecordChain[CheckpointState]:
+        return RecordChain(self._store, paths.checkpoint_chain(id_), CheckpointState)
 
     def _path(self, id_: UUID, seq: int) -> str:
         return paths.chain_path(paths.checkpoint_chain(id_), seq)
@@ -295,71 +359,3 @@ def check_name(name: str | None) -> None:
         raise InvalidInput(
             f"a checkpoint's name is 1 to {NAME_LENGTH_MAX} characters, not {name!r}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The fields of every record; the newest record counts."""
-
-    confirmed: bool = False
-    expires: float | None = None
-    base_only: bool = False
-    deleted: bool = False
-
-
-def _state_of(c: Checkpoint) -> _State:
-    return _State(c.confirmed, c.expires, c.base_only)
-
-
-def _dump_state(state: _State) -> dict[str, Any]:
-    if state.deleted:
-        return {"deleted": True}
-    record: dict[str, Any] = {"confirmed": state.confirmed, "expires": state.expires}
-    return record | ({"base_only": True} if state.base_only else {})
-
-
-def _load_state(raw: Mapping[str, Any], _path: str) -> _State:
-    lifetime = load_lifetime(raw)
-    return _State(
-        confirmed=raw.get("confirmed") is True,
-        expires=lifetime.expires,
-        base_only=raw.get("base_only") is True,
-        deleted=lifetime.deleted,
-    )
-
-
-def _dump_first(c: Checkpoint) -> dict[str, Any]:
-    return _dump_state(_state_of(c)) | {
-        "id": str(c.id),
-        "name": c.name,
-        "scope": c.scope,
-        "created": c.created,
-        "base_version": c.base_version,
-        "routing_version": c.routing_version,
-        "owner": c.owner,
-        "shards": {str(pin.shard): dump_cut(pin) for pin in c.shards},
-    }
-
-
-def _load_first(raw: Mapping[str, Any], path: str) -> Checkpoint:
-    if raw["id"] != path.split("/")[-2] or raw["scope"] not in ("all", "durable"):
-        raise ValueError(f"wrong id {raw['id']!r} or scope {raw['scope']!r}")
-    return Checkpoint(
-        id=UUID(raw["id"]),
-        name=None if raw["name"] is None else str(raw["name"]),
-        scope=cast("Scope", raw["scope"]),
-        created=float(raw["created"]),
-        base_version=int(raw["base_version"]),
-        routing_version=int(raw["routing_version"]),
-        owner=None if raw["owner"] is None else recorded(raw["owner"], path),
-        shards=tuple(load_cut(UUID(s), pin) for s, pin in raw["shards"].items()),
-    )
-
-
-_STATE: Final = RecordCodec("checkpoint record", _dump_state, _load_state)
-_FIRST: Final = RecordCodec("checkpoint record", _dump_first, _load_first)
-"""Record 1 also says what the checkpoint holds."""
-_OWNED: Final[RecordCodec[bool]] = RecordCodec(
-    "checkpoint record", lambda _owned: {}, lambda raw, _path: raw["owner"] is not None
-)
-"""Reads of record 1 only whether a clone holds the checkpoint."""

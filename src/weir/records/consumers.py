@@ -6,54 +6,54 @@ move for its lifetime expires and holds nothing; when it comes back, it learns w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import ClassVar, Final
 from uuid import UUID
 
-from weir.errors import CommitConflict
+from weir.env import SYSTEM, Env
 from weir.format import paths
-from weir.records.chain import RecordChain, RecordCodec
-from weir.records.lifetime import dump_end, load_lifetime
-from weir.store.api import ObjectExists, Store
+from weir.format.manifest import Count
+from weir.records.chain import RecordChain
+from weir.records.codec import Record
+from weir.store.api import Store
 
 TTL: Final = "7d"
-_CAS_ATTEMPTS: Final = 16
+ON_REQUEST: Final = "asked to"
+"""Why a consumer has ended that was dropped by name. Stored; never change it."""
 _KEEP: Final = 32
 _PRUNE_EVERY: Final = 64
 
 Positions = Mapping[UUID, int]
 
 
-@dataclass(frozen=True)
-class _Standing:
+class Standing(Record, frozen=True):
     """The positions of a consumer, and when its hold on the log expires."""
 
-    positions: Positions
-    expires: float
+    KIND: ClassVar[str] = "consumer record"
+    positions: Mapping[UUID, Count] = {}
+    """The last entry of each shard that was read whole; of other shards nothing was read."""
+    within: Mapping[UUID, Count] = {}
+    """Parts of the entry after it that were read, for shards that it is in the midst of."""
+    expired_through: float | None = None
+    """The time through which expired rows were reported, for a feed that reports them."""
+    snapshot: UUID | None = None
+    """The checkpoint whose rows it reads first; None: it has them."""
+    expires: float = 0.0
+    """When unread entries stop being kept, in seconds since 1970 by the store's clock."""
+    load: Count | None = None
+    """The number of the last load of the table before its positions; None: not known."""
     begins: bool = False
     """Registered but never moved: collection may have passed its positions before that."""
+    deleted: bool = False
+    """The consumer has ended."""
+    reason: str | None = None
+    """Why it has ended."""
 
-
-def _encode(record: _Standing | None) -> dict[str, Any]:
-    if record is None:
-        return dump_end("asked to")
-    positions = {str(shard): int(p) for shard, p in record.positions.items()}
-    begins = {"begins": True} if record.begins else {}
-    return {"positions": positions, "expires": record.expires, **begins}
-
-
-def _decode(raw: Mapping[str, Any], _path: str) -> _Standing | None:
-    lifetime = load_lifetime(raw)
-    if lifetime.deleted:
-        return None
-    if lifetime.expires is None:
-        raise ValueError("it has no expiry time")
-    positions = {UUID(s): int(p) for s, p in raw["positions"].items()}
-    return _Standing(positions, lifetime.expires, raw.get("begins") is True)
-
-
-_RECORD: Final = RecordCodec("consumer record", _encode, _decode)
+    @property
+    def held(self) -> dict[UUID, int] | None:
+        """Its positions; None when nothing is held for it."""
+        return None if self.deleted else dict(self.positions)
 
 
 @dataclass(frozen=True)
@@ -64,76 +64,139 @@ class Consumer:
     name: str
     ttl: float
     """Seconds from its last record until it expires."""
+    env: Env = SYSTEM
+
+    def standing(self) -> Standing | None:
+        """Its latest record; None: there is none, or no longer. One list, one get."""
+        return self._chain.latest()
 
     def positions(self) -> dict[UUID, int] | None:
         """Its positions, or None when nothing is held for it. One list, one get."""
-        return self._state()[1]
+        found = self._chain.latest()
+        return None if found is None else found.held
 
     @property
     def is_beginning(self) -> bool:
         """True from its registration until its first move. One list, one get."""
         found = self._chain.latest()
-        return found is not None and found.value is not None and found.value.begins
+        return found is not None and found.begins and not found.deleted
 
-    def register(self, positions: Positions) -> dict[UUID, int]:
-        """Begin at `positions` unless it already has some; returns its positions.
+    def load(self) -> int | None:
+        """The number of the last load before its positions, if known. One list, one get."""
+        found = self._chain.latest()
+        return None if found is None or found.deleted else found.load
 
-        The caller then checks the floors and moves the consumer once (P-3).
+    def register(
+        self, positions: Positions, snapshot: UUID | None = None, load: int | None = None
+    ) -> dict[UUID, int]:
+        """Begin at `positions`, after `load`, unless it already has some; returns its positions.
+
+        The caller then checks the floors and moves the consumer once.
         """
-        for _ in range(_CAS_ATTEMPTS):
-            seq, known = self._state()
-            if known is not None:
-                return known
-            if self._append(seq, positions, begins=True):
-                return dict(positions)
-        raise self._busy()
 
-    def move(self, positions: Positions) -> None:
-        """Release the entries below `positions`; never moves back. Renews the lifetime."""
-        for _ in range(_CAS_ATTEMPTS):
-            seq, known = self._state()
-            merged = dict(positions)
-            for shard, position in (known or {}).items():
-                merged[shard] = max(position, merged.get(shard, 0))
-            if self._append(seq, merged):
-                return
-        raise self._busy()
+        def begin(found: Standing | None) -> Standing | None:
+            if found is not None and not found.deleted:
+                return None
+            return Standing(
+                positions=positions,
+                snapshot=snapshot,
+                expires=self._expires(),
+                load=load,
+                begins=True,
+            )
 
-    def forget(self) -> None:
-        """End the consumer; it then holds nothing."""
-        for _ in range(_CAS_ATTEMPTS):
-            seq, known = self._state()
-            if known is None:
-                return
-            try:
-                self._chain.append(None, seq)
-            except ObjectExists:
-                continue
-            return
-        raise self._busy()
+        return self._update(begin).held or {}
+
+    def move(self, positions: Positions, load: int | None = None) -> None:
+        """Release the entries below `positions`; never moves back. Renews the lifetime.
+
+        `load`, if known, is the last load before `positions`.
+        """
+
+        def move(found: Standing | None) -> Standing:
+            known = load if found is None or load is not None else found.load
+            return Standing(
+                positions=_further(found, positions), expires=self._expires(), load=known
+            )
+
+        self._update(move)
+
+    def save(
+        self,
+        positions: Positions,
+        *,
+        within: Positions,
+        expired_through: float | None,
+        snapshot: UUID | None,
+        load: int | None,
+        begins: bool = False,
+    ) -> Standing:
+        """`move`, with the rest of a place; a consumer that has ended stays ended. Returns its
+        latest record."""
+
+        def save(found: Standing | None) -> Standing | None:
+            if found is None or found.deleted:
+                return None
+            further = _further(found, positions)
+            return Standing(
+                positions=further,
+                within={s: n for s, n in within.items() if further[s] == positions.get(s)},
+                expired_through=expired_through,
+                snapshot=snapshot,
+                expires=self._expires(),
+                load=found.load if load is None else load,
+                begins=begins,
+            )
+
+        return self._update(save)
+
+    def forget(self) -> bool:
+        """End the consumer; it then holds nothing. False when there was none, or it was ended
+        on request before."""
+        ended = Standing(deleted=True, reason=ON_REQUEST)
+        ours = False
+
+        def end(found: Standing | None) -> Standing | None:
+            nonlocal ours
+            ours = found is not None and not (found.deleted and found.reason == ON_REQUEST)
+            return ended if ours else None
+
+        self._update(end)
+        return ours
 
     @property
-    def _chain(self) -> RecordChain[_Standing | None]:
-        return RecordChain(self.store, paths.consumer_chain(self.name), _RECORD)
+    def _chain(self) -> RecordChain[Standing]:
+        return RecordChain(self.store, paths.consumer_chain(self.name), Standing)
 
-    def _state(self) -> tuple[int, dict[UUID, int] | None]:
-        found = self._chain.latest()
-        if found is None:
-            return 0, None
-        return found.seq, None if found.value is None else dict(found.value.positions)
+    def _expires(self) -> float:
+        return self.store.now() + self.ttl
 
-    def _append(self, seq: int, positions: Positions, *, begins: bool = False) -> bool:
-        expires = self.store.now() + self.ttl
-        try:
-            made = self._chain.append(_Standing(positions, expires, begins), seq)
-        except ObjectExists:
-            return False
-        if made % _PRUNE_EVERY == 0:
-            self._chain.prune(_KEEP)
-        return True
-
-    def _busy(self) -> CommitConflict:
-        return CommitConflict(
-            f"{self.store.uri}: several queries move consumer {self.name!r} at once; give each"
-            " query its own consumer name"
+    def _update(self, change: Callable[[Standing | None], Standing | None]) -> Standing:
+        busy = (
+            f"several readers move consumer {self.name!r} at once; give each its own consumer name"
         )
+        latest = self._chain.update(change, self.env, busy)
+        if latest is None:
+            return Standing(deleted=True)
+        if latest.seq % _PRUNE_EVERY == 0:
+            self._chain.prune(_KEEP)
+        return latest
+
+
+def _further(found: Standing | None, positions: Positions) -> dict[UUID, int]:
+    merged = dict(positions)
+    for shard, position in ((found.held if found else None) or {}).items():
+        merged[shard] = max(position, merged.get(shard, 0))
+    return merged
+
+
+def living(store: Store) -> dict[str, Standing]:
+    """The consumers for which something is held, by name. A list, and two requests for each."""
+    names, _ = store.list_folder(paths.CONSUMERS)
+    found = {}
+    for folder in sorted(names):
+        name = folder.rstrip("/").rpartition("/")[2]
+        standing = Consumer(store, name, 0.0).standing()
+        if standing is not None and standing.held is not None:
+            found[name] = standing
+    return found

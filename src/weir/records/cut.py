@@ -1,43 +1,59 @@
-"""`ShardCut`: the only type, and the only codec, for one shard at one moment.
+"""`ShardCut`: one shard at one moment, in memory and in records.
 
 Snapshots, checkpoints, compaction jobs and collection all use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 from uuid import UUID
 
+from msgspec import Meta, Struct
+
 from weir.format import paths
-from weir.format.manifest import ShardManifest, SsTable, Status, sstables_problem
+from weir.format.manifest import Count, ShardManifest, SsTable, Status, sstables_problem
 from weir.types import Epoch, Generation, Position, Version
 
+_FROM_0 = Meta(ge=0)
 
-@dataclass(frozen=True, slots=True)
-class ShardCut:
+
+class ShardCut(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One shard at one moment: these SSTables, and the entries `(replay_after, wal_through]`."""
 
     shard: UUID
-    manifest_version: Version
+    manifest_version: Annotated[Version, _FROM_0]
     """The manifest it was taken from; a checkpoint keeps that version readable."""
-    epoch: Epoch
-    replay_after: Position
-    wal_through: Position
+    epoch: Annotated[Epoch, _FROM_0]
+    replay_after: Annotated[Position, _FROM_0]
+    wal_through: Annotated[Position, _FROM_0]
     """T: nothing after it belongs to the cut (K-7)."""
-    current_generation: Generation
+    current_generation: Annotated[Generation, _FROM_0]
     sstables: tuple[SsTable, ...]
-    shard_spec_id: int = 0
+    shard_spec_id: Count = 0
     field_entries: tuple[tuple[str, bytes], ...] = ()
     sealed: bool = False
     tokens: tuple[tuple[str, int], ...] = ()
     """The highest exactly-once batch of each application, by token folder (P-6)."""
 
+    def __post_init__(self) -> None:
+        """Refuse a cut that no manifest could have: it becomes one again (F-15)."""
+        sizes = [t.in_memory_bytes or 0 for t in self.sstables]
+        sizes += [t.physical_rows or 0 for t in self.sstables]
+        sizes += [t.primary_key_bytes or 0 for t in self.sstables]
+        numbers = (self.manifest_version, self.epoch, self.wal_through, self.current_generation)
+        if max(*numbers, self.shard_spec_id, *sizes) > paths.U64_MAX:
+            raise ValueError("a number does not fit in 64 bits")
+        if self.wal_through < self.replay_after:
+            raise ValueError(f"T {self.wal_through} is below R {self.replay_after}")
+        for table in self.sstables:
+            paths.sstable_folder(table.path)
+        problem = sstables_problem(self.sstables, self.current_generation)
+        if problem is not None:
+            raise ValueError(problem)
+
     @classmethod
     def of(cls, manifest: ShardManifest, through: Position) -> ShardCut:
         """The cut of a manifest and its log up to `through`."""
-        assert through >= manifest.replay_after, "K-2: T below R"
         return cls(
             shard=manifest.shard_id,
             manifest_version=manifest.version,
@@ -60,60 +76,3 @@ class ShardCut:
     def closed(self) -> bool:
         """True when no entry of the log is needed (W-2)."""
         return self.replay_after == self.wal_through
-
-
-def dump_cut(cut: ShardCut) -> dict[str, Any]:
-    """A cut as JSON-ready values, without the name of its shard."""
-    return {
-        "version": cut.manifest_version,
-        "epoch": cut.epoch,
-        "replay_after": cut.replay_after,
-        "wal_through": cut.wal_through,
-        "current_generation": cut.current_generation,
-        "shard_spec_id": cut.shard_spec_id,
-        "sealed": cut.sealed,
-        "field_entries": [[name, value.hex()] for name, value in cut.field_entries],
-        "sstables": [
-            [t.generation, t.path, t.in_memory_bytes, t.physical_rows, t.primary_key_bytes]
-            for t in cut.sstables
-        ],
-        **({"tokens": dict(cut.tokens)} if cut.tokens else {}),
-    }
-
-
-def load_cut(shard: UUID, raw: Mapping[str, Any]) -> ShardCut:
-    """A cut back from JSON; `KeyError`, `TypeError` or `ValueError` for anything else."""
-    tables = tuple(
-        SsTable(
-            Generation(_number(g)),
-            paths.sstable_folder(name),
-            *(None if size is None else _number(size) for size in (in_memory, rows, key)),
-        )
-        for g, name, in_memory, rows, key in raw["sstables"]
-    )
-    after, through = _number(raw["replay_after"]), _number(raw["wal_through"])
-    if after > through:
-        raise ValueError(f"wal_through {through} is below replay_after {after}")
-    problem = sstables_problem(tables, Generation(_number(raw["current_generation"])))
-    if problem is not None:
-        raise ValueError(problem)
-    return ShardCut(
-        shard=shard,
-        manifest_version=Version(_number(raw["version"])),
-        epoch=Epoch(_number(raw["epoch"])),
-        replay_after=Position(after),
-        wal_through=Position(through),
-        current_generation=Generation(_number(raw["current_generation"])),
-        sstables=tables,
-        shard_spec_id=_number(raw["shard_spec_id"]),
-        field_entries=tuple((str(n), bytes.fromhex(v)) for n, v in raw["field_entries"]),
-        sealed=bool(raw["sealed"]),
-        tokens=tuple(sorted((str(f), int(n)) for f, n in raw.get("tokens", {}).items())),
-    )
-
-
-def _number(value: object) -> int:
-    """A number that fits a manifest, or `ValueError`: a cut becomes a manifest again (F-15)."""
-    if type(value) is not int or not 0 <= value <= paths.U64_MAX:
-        raise ValueError(f"{value!r} is not an unsigned 64-bit number")
-    return value

@@ -13,73 +13,73 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.format import paths
-from weir.format.sharding import Router, Sharding, Unsharded
-from weir.records.table import TableRecord, TableRecords
-from weir.routing.core import Core
-from weir.shard.once import UnappliedFilter
+from weir.format.manifest import Status
+from weir.format.sharding import Router, Sharding, shard_id
+from weir.routing.core import CONCURRENCY, Core
 from weir.shard.tokens import Tokens
 
 _KNOWN_MAX: Final = 10_000
 
 
-def former_routings(core: Core, record: TableRecord) -> tuple[tuple[int, Sharding], ...]:
-    """Every routing before that of `record`, with its sharding, oldest first.
+class FormerShards:
+    """The batches that shards of former routings took in."""
 
-    The record names them; if an older release wrote it, earlier records are read instead.
-    """
-    known = dict(record.former)
-    for version in range(record.first_routing, record.routing_version):
-        if version not in known:
-            older = TableRecords(core.store).at_routing(version)
-            if older is not None:
-                known[version] = older.sharding
-    return tuple(sorted(known.items()))
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._former = core.record.former
 
-
-def unapplied_filter(core: Core) -> UnappliedFilter | None:
-    """A filter for the rows that no shard of a former routing took in; None: keep all rows."""
-    if core.record.routing_version == core.record.first_routing:
-        return None
-    record = core.record
-    former: list[tuple[int, Sharding]] = []  # read when the first batch comes
-
-    def rows(app: str, version: int, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def unapplied(
+        self, app: str, version: int, batches: list[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
+        """The rows that none of them took under that token."""
         if app.startswith(paths.JOB_APP):
             return batches  # a job writes under one routing only
-        if not former:
-            former.extend(former_routings(core, record))
-        for number, sharding in former:
+        for number, sharding in self._former:
             batches = [
                 part
                 for batch in batches
-                for part in _unapplied(core, record, sharding, number, app, version, batch)
+                for part in _unapplied(self._core, sharding, number, app, version, batch)
             ]
         return batches
 
-    return rows
+    def last_version(self, app: str) -> int:
+        """The highest batch number of `app` in any of them, -1 if there is none. Which of them had
+        rows that go to one heir cannot be told, so it is the same for all heirs."""
+        if app.startswith(paths.JOB_APP):
+            return -1
+
+        def highest(shard: UUID) -> int:
+            manifest = self._core.tails.manifests(self._core.table_site(shard)).latest()
+            if manifest is None or manifest.status is not Status.SEALED:
+                return -1
+            return _highest(self._core, shard, app)
+
+        found = self._core.env.threads.map(highest, self._core.shard_ids(), workers=CONCURRENCY)
+        return max(found, default=-1)
+
+
+def former_shards(core: Core) -> FormerShards | None:
+    """The shards of former routings; None when there was none."""
+    return FormerShards(core) if core.record.former else None
 
 
 def _unapplied(
     core: Core,
-    record: TableRecord,
     sharding: Sharding,
     number: int,
     app: str,
     version: int,
     batch: pa.RecordBatch,
 ) -> list[pa.RecordBatch]:
-    if not isinstance(sharding, Unsharded) and sharding.column not in batch.schema.names:
+    column = Router(sharding).column_name
+    if column is not None and column not in batch.schema.names:
         return [batch]  # the column is gone: its shard cannot be known
-    dtype = _type(batch, sharding)
+    dtype = None if column is None else batch.schema.field(column).type
     return [
         part
         for value, part in Router(sharding).split(batch)
-        if _highest(core, record.shard_at(number, sharding, value, dtype), app) < version
+        if _highest(core, shard_id(sharding, value, number, dtype), app) < version
     ]
-
-
-def _type(batch: pa.RecordBatch, sharding: Sharding) -> pa.DataType | None:
-    return None if isinstance(sharding, Unsharded) else batch.schema.field(sharding.column).type
 
 
 def _highest(core: Core, shard: UUID, app: str) -> int:

@@ -18,7 +18,14 @@ from uuid import UUID
 
 from weir.errors import InvalidInput
 from weir.format.manifest import ShardManifest, Status
-from weir.format.sharding import Identity, Value, lancedb_id, value_from_entries, values_of
+from weir.format.sharding import (
+    Identity,
+    Value,
+    lancedb_id,
+    shard_id,
+    value_from_entries,
+    values_of,
+)
 from weir.routing.core import CONCURRENCY, Core
 
 logger = logging.getLogger("weir.routing")
@@ -70,7 +77,7 @@ def look_for_rivals(core: Core) -> None:
     record, known = core.record, {route.shard for route in core.record.routing}
     for version, sharding in record.former:
         if not isinstance(sharding, Identity):  # all sealed before the record changed (C-11)
-            known |= {record.shard_at(version, sharding, v, None) for v in values_of(sharding)}
+            known |= {shard_id(sharding, v, version) for v in values_of(sharding)}
     strange = [s for s in core.shard_ids() if s not in known and s not in core.known_non_rivals]
     by_identity = isinstance(record.sharding, Identity)
     if by_identity and len(strange) > IDENTITY_CHECKS_MAX:
@@ -139,30 +146,6 @@ def _lancedb_id(core: Core, value: Value) -> UUID | None:
     return lancedb_id(core.record.sharding, value, core.identity_type(core.record.sharding, value))
 
 
-def native_shards(core: Core) -> list[UUID]:
-    """Shards outside the routing, claimed and of any status, that have LanceDB's id for a value of
-    the table: a routing with LanceDB's ids could not use those ids. Two requests a shard."""
-    looked = core.env.threads.map(
-        lambda shard: core.log(shard).latest(), core.shard_ids(), workers=CONCURRENCY
-    )
-    return [m.shard_id for m in looked if m is not None and m.writer_epoch and _is_native(core, m)]
-
-
-def _is_native(core: Core, manifest: ShardManifest) -> bool:
-    shard, sharding = manifest.shard_id, core.record.sharding
-    if not isinstance(sharding, Identity):
-        routes = core.record.routing
-        named = {_lancedb_id(core, route.value) for route in routes}
-        return shard in named and all(route.shard != shard for route in routes)
-    claimed: tuple[Value] | None
-    if manifest.field_entries:
-        dtype = core.identity_type(sharding)
-        claimed = (value_from_entries(sharding, manifest.field_entries, dtype),)
-    else:
-        claimed = core.unnamed_value(shard, manifest, sharding)
-    return claimed is not None and _lancedb_id(core, claimed[0]) == shard != core.route(claimed[0])
-
-
 def require_no_rival(core: Core, shard: UUID, value: Value) -> None:
     """`InvalidInput` when another shard takes rows of the value (X-3).
 
@@ -171,6 +154,7 @@ def require_no_rival(core: Core, shard: UUID, value: Value) -> None:
     """
     known = [rival for rival, of in core.rivals.items() if of == value and type(of) is type(value)]
     named = _lancedb_id(core, value)
+    # guard: X-3 test_shared_tables
     if core.record.primary_key and named not in (None, shard, *known):
         assert named is not None, "just compared"
         known.append(named)

@@ -5,6 +5,7 @@ it finds, and neither opens a writer if there are two. A refused writer has clai
 
   one spec, id 1        LanceDB and pylance: the first routing, LanceDB's ids, log beside the data
   one spec, id above 1  pylance: resharded, or a table of format 1, whose ids LanceDB does not know
+  no spec               pylance, in a shard that its user names: a shard for each writer
   two specs             nobody: the log is in a store of its own, where they would not find it;
                         `ELSEWHERE` is added for versions that do not check the specs
 
@@ -22,7 +23,7 @@ import pyarrow as pa
 
 from weir.errors import CommitConflict
 from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
-from weir.format.sharding import Bucket, Identity, Sharding, from_mem_wal
+from weir.format.sharding import Bucket, Identity, PerWriter, Sharding, from_mem_wal
 from weir.lake.index import dataset_indexes
 from weir.lake.pylance_lake import PylanceLake
 from weir.records.table import TableRecord
@@ -30,6 +31,8 @@ from weir.routing.core import Core
 
 logger = logging.getLogger("weir.routing")
 
+ROUTING: Final = "weir.routing"  # Stored.
+"""Property of a commit that brings the entry up to date: the number of the routing."""
 _FIELD: Final = "bucket"  # Stored: LanceDB and pylance use this name for every sharding.
 _LANCE_TYPES: Final = {"string": "utf8", "large_string": "large_utf8", "bool": "boolean"}
 """How pylance spells types whose Arrow names differ."""
@@ -54,7 +57,7 @@ def update_mem_wal_index(core: Core, *, elsewhere: bool = False) -> bool:
     core.lake.replace_mem_wal(
         details,
         planned_at=version,
-        properties={"weir.routing": str(core.record.routing_version)},
+        properties={ROUTING: str(core.record.routing_version)},
     )
     specs = [spec.spec_id for spec in details.sharding_specs]
     logger.info("natives.told table=%s specs=%s", core.uri, specs)
@@ -94,7 +97,7 @@ def wanted_mem_wal_index(
         details,
         sharding_specs=specs,
         num_shards=_count(core.record.sharding) if specs else details.num_shards,
-        maintain_all=every,
+        maintain_all=every,  # guard: X-5 test_shared_tables
         maintained_indexes=(*kept, ELSEWHERE) if elsewhere else tuple(kept),
     )
     return None if wanted == details else (base.version, wanted)
@@ -108,10 +111,13 @@ def _specs(
     *,
     elsewhere: bool,
 ) -> tuple[ShardingSpec, ...]:
+    if isinstance(record.sharding, PerWriter) and not elsewhere:
+        return ()
     if not record.spec and not elsewhere:
         return details.sharding_specs  # adopted without specs: there, shards are chosen by hand
     spec = _spec(record, details, columns, ids)
     # Two specs keep every native writer out; the id of the second does not matter.
+    # guard: X-1 never test_shared_tables
     return (spec, replace(spec, spec_id=spec.spec_id + 1)) if elsewhere else (spec,)
 
 
@@ -124,6 +130,10 @@ def _spec(
         if from_mem_wal([known], names) == record.sharding:
             return replace(known, spec_id=record.spec)
     sharding = record.sharding
+    gone = isinstance(sharding, Bucket | Identity) and sharding.column not in ids
+    if gone and details.sharding_specs:
+        # Another program renamed or dropped the column; the spec still knows its id and type.
+        return replace(details.sharding_specs[0], spec_id=record.spec)
     column = None if not isinstance(sharding, Bucket | Identity) else sharding.column
     transform, result, parameters = "unsharded", "int32", {}
     if isinstance(sharding, Bucket):
@@ -145,4 +155,4 @@ def _spec(
 def _count(sharding: Sharding) -> int:
     if isinstance(sharding, Bucket):
         return sharding.num
-    return 0 if isinstance(sharding, Identity) else 1
+    return 0 if isinstance(sharding, Identity | PerWriter) else 1

@@ -14,30 +14,33 @@ import pyarrow as pa
 from weir.config import WriterConfig
 from weir.env import SYSTEM, Env
 from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
+from weir.format import paths
 from weir.format.expiry import Expire
 from weir.format.keys import check_key_type
 from weir.format.nested import has_small_dictionary
 from weir.format.schema import TOMBSTONE, check_nesting, without_views
 from weir.format.sharding import (
     FIRST_ROUTING,
-    Identity,
+    PerWriter,
     Sharding,
     Unsharded,
     check_sharding,
     field_entries,
     from_mem_wal,
+    makes_shards,
     mem_wal_settings,
     spec_of,
     values_of,
 )
+from weir.format.wal_entry import RESERVED_METADATA
 from weir.lake.api import Lake
 from weir.lake.base import adopt
+from weir.lake.links import require_own_folders
 from weir.lake.pylance_lake import PylanceLake
 from weir.lake.supported import require_supported
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
-from weir.log.stamp import name_table
-from weir.merge.tails import LogCache
+from weir.log.wal_store import make_folder, require_no_table
 from weir.records.lineage import require_ready
 from weir.records.table import Route, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
@@ -46,7 +49,7 @@ from weir.routing.sharing import require_shared
 from weir.store.api import Store
 from weir.store.consent import Consent
 from weir.store.open import lance_options, normalize, open_store
-from weir.store.probe import require_put_if_absent
+from weir.store.probe import prove
 
 Options = Mapping[str, str] | None
 
@@ -73,30 +76,37 @@ def create(
         expire.check(schema)
     place = _Place(uri, wal_uri, storage_options, env)
     if TableRecords(place.store).find() is not None:
-        raise InvalidInput(f"{place.uri} is a weir table already; weir.open opens it")
+        raise InvalidInput(f"{place.uri} is a weir table already: open it, or choose another place")
+    require_own_folders(place.uri)
     if adopt.find_dataset(place.uri, place.lance) is not None:
         raise InvalidInput(
-            f"{place.uri} is a Lance dataset already; weir.enable makes a weir table of it"
+            f"{place.uri} is a Lance dataset already; `enable` makes a weir table of it"
         )
+    _require_no_logs(place)
     probed = place.prove()
     dataset = adopt.create_base(place.uri, schema, key, place.lance, expire=expire)
     defaults = writer_defaults or WriterConfig()
     adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
-    return _finish(place, key, chosen, defaults, probed, spec=1)
+    return _finish(place, dataset.schema, key, chosen, defaults, probed, spec=_first_spec(chosen))
 
 
 def open(
-    uri: str, *, storage_options: Options = None, wal_uri: str | None = None, env: Env = SYSTEM
+    uri: str,
+    *,
+    storage_options: Options = None,
+    wal_uri: str | None = None,
+    env: Env = SYSTEM,
+    to_drop: bool = False,
 ) -> Core:
-    """See `weir.open`."""
+    """See `weir.open`. Only `to_drop` opens a table whose drop was begun."""
     store = open_store(uri, storage_options, env=env)
     require_ready(store)
-    record = TableRecords(store).load()
+    record = TableRecords(store).load(to_drop=to_drop)
     asked = None if wal_uri is None else normalize(wal_uri)
     is_here = asked == normalize(uri)
     place = _Place(uri, None if is_here else asked or record.wal_uri, storage_options, env, store)
     place.asked_wal = asked
-    return place.core(record)
+    return place.core(record, record.seq)
 
 
 def enable(
@@ -112,10 +122,11 @@ def enable(
     """See `weir.enable`."""
     place = _Place(uri, wal_uri, storage_options, env)
     if TableRecords(place.store).find() is not None:
-        raise InvalidInput(f"{place.uri} is a weir table already; weir.open opens it")
+        raise InvalidInput(f"{place.uri} is a weir table already: open it, or choose another place")
+    require_own_folders(place.uri)
     dataset = adopt.find_dataset(place.uri, place.lance)
     if dataset is None:
-        raise NotAWeirTable(f"{place.uri} holds no Lance dataset; weir.create makes a new table")
+        raise NotAWeirTable(f"{place.uri} holds no Lance dataset; `create` makes a new table")
     lake = place.pylance()
     base = lake.open_base()
     declared = base.schema.primary_key
@@ -125,7 +136,7 @@ def enable(
             f"{place.uri} declares the primary key {list(declared)}, not {list(key)}; leave out"
             " primary_key to keep it"
         )
-    _check_schema(base.schema.plain, key)
+    _check_schema(base.schema.plain, key, storage_version=dataset.data_storage_version)
     details = base.mem_wal
     if details is not None and key and not declared:
         raise InvalidInput(
@@ -149,18 +160,32 @@ def enable(
         defaults = defaults.within(WriterConfig.from_lance(details.writer_defaults))
     if key and not declared:
         adopt.check_no_duplicates(dataset, key)
+    spec, every = _first_spec(chosen), True
+    if details is not None:
+        spec = 0 if stored is None else spec_of(details.sharding_specs, stored, names)
+        every = details.maintain_all
     probed = place.prove()
     if key and not declared:
         adopt.mark_key(dataset, key)
     if details is None:
         adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
     # Before others write rows that cannot be matched by field id: Lance 13 assigns ids twice.
-    lake.schema_for_writing()
-    spec, every = 1, True
-    if details is not None:
-        spec = 0 if stored is None else spec_of(details.sharding_specs, stored, names)
-        every = details.maintain_all
-    return _finish(place, key, chosen, defaults, probed, spec=spec, maintain_all=every)
+    schema = lake.schema_for_writing().plain
+    return _finish(place, schema, key, chosen, defaults, probed, spec=spec, maintain_all=every)
+
+
+def _require_no_logs(place: _Place) -> None:
+    """`InvalidInput` for logs that no table explains: their rows would appear in the new table.
+
+    A drop leaves shards whose numbers the new table continues (C-16), and says so in the record.
+    """
+    folders, _ = place.store.list_folder(paths.SHARDS)
+    if folders and not TableRecords(place.store).holds_graves():
+        raise InvalidInput(
+            f"{place.uri}/{paths.SHARDS} holds logs of a table that was removed without weir.drop,"
+            " or that another process is making right now. Delete that folder, or choose another"
+            " place"
+        )
 
 
 class _Place:
@@ -169,7 +194,7 @@ class _Place:
     def __init__(
         self, uri: str, wal_uri: str | None, options: Options, env: Env, store: Store | None = None
     ) -> None:
-        require_supported()
+        require_supported()  # guard: X-8 test_supported
         self.uri = normalize(uri)
         self.wal_uri = None if wal_uri is None else normalize(wal_uri)
         self.asked_wal = self.wal_uri
@@ -189,14 +214,13 @@ class _Place:
         self.wal = self.store if wal_uri is None else open_store(wal_uri, options, env=env)
         self.lance = lance_options(uri, options)
 
-    def prove(self) -> dict[str, Any]:
-        """Check that put-if-absent works on both stores; `StoreUnsuitable` if it does not."""
+    def prove(self) -> dict[str, object]:
+        """Check that a new table may have its log in the WAL store (S-8), and that put-if-absent
+        works on both stores; `WalStoreMismatch` and `StoreUnsuitable` if not."""
+        if self.wal is not self.store:
+            require_no_table(self.wal, lambda uri: open_store(uri, self.options, env=self.env))
         stores = [self.store] if self.wal is self.store else [self.store, self.wal]
-        passed = {}
-        for store in stores:
-            report = require_put_if_absent(store, self.env)
-            passed[store.uri] = [check.name for check in report.checks if check.passed]
-        return {"passed": passed, "at": self.env.clock.wall()}
+        return prove(stores, self.env)
 
     def lake(self) -> Lake:
         found: Lake | None = None if self.env.places is None else self.env.places.lake(self.uri)
@@ -213,7 +237,8 @@ class _Place:
 
         return PylanceLake(self.uri, self.lance, self.store, env=self.env, agree=agree)
 
-    def core(self, record: TableRecord) -> Core:
+    def core(self, record: TableRecord, number: int = 0) -> Core:
+        """The table with that record; `number` is the record's, if it is known."""
         return Core(
             uri=self.uri,
             storage_options=self.options,
@@ -222,57 +247,73 @@ class _Place:
             lake=self.lake(),
             env=self.env,
             record=record,
-            tails=LogCache(self.env),
+            known_number=number,
             wal_uri=self.asked_wal,
         )
 
 
 def _finish(
     place: _Place,
+    schema: pa.Schema,
     key: tuple[str, ...],
     sharding: Sharding,
     defaults: WriterConfig,
-    probed: dict[str, Any],
+    probed: dict[str, object],
     *,
     spec: int,
     maintain_all: bool = True,
 ) -> Core:
-    routes = routes_of(sharding, values_of(sharding), FIRST_ROUTING, spec)
+    routes = _first_routes(sharding, spec)
     create_shards(place.store, place.wal, place.env, sharding, routes)
+    table_id, folder = place.env.new_id(), None
+    if place.wal_uri is not None:
+        folder = paths.log_folder(table_id, place.env.new_id())
+        make_folder(place.wal, folder, place.uri)
     record = TableRecord(
-        table_id=place.env.new_id(),
+        table_id=table_id,
         primary_key=key,
         sharding=sharding,
         routing=routes,
         routing_version=FIRST_ROUTING,
         spec=spec,
         wal_uri=place.wal_uri,
-        writer_defaults=defaults,
+        wal_folder=folder,
+        settings=defaults.to_record(),
         probe=probed,
         created=place.env.clock.wall(),
-        extra={},
         maintain_all=maintain_all,
     )
     if place.wal_uri is not None:
-        name_table(place.wal, place.uri)  # because a call named the place, not just a record (G-13)
         # X-1: before it is a table, so no native writer begins a log beside the data.
         update_mem_wal_index(place.core(record))
     records = TableRecords(place.store)
     try:
-        records.create(record)
+        number = records.create(record)
     except CommitConflict:
         standing = records.load()
-        if (standing.primary_key, standing.sharding) != (key, sharding):
+        number = standing.seq
+        columns = place.pylance().open_base().schema.plain
+        if (standing.primary_key, standing.sharding, columns) != (key, sharding, schema):
             raise
         record = standing  # two callers made the same table at once: both get it
-    return place.core(record)
+    return place.core(record, number)
+
+
+def _first_spec(sharding: Sharding) -> int:
+    """The id of the spec by which native programs route; 0: there is none, and they name a shard
+    by hand (`weir.routing.natives`)."""
+    return 0 if isinstance(sharding, PerWriter) else 1
+
+
+def _first_routes(sharding: Sharding, spec: int) -> tuple[Route, ...]:
+    return routes_of(sharding, values_of(sharding), FIRST_ROUTING, spec)
 
 
 def create_shards(
     store: Store, wal: Store, env: Env, sharding: Sharding, routes: Sequence[Route]
 ) -> None:
     """Write the first manifest of each shard that has none, concurrently. Idempotent."""
-    assert not isinstance(sharding, Identity) or not routes, "identity shards come on demand"
+    assert not makes_shards(sharding) or not routes, "these are made as rows come"
 
     def make(route: Route) -> None:
         log = ShardLog(ShardSite(store, wal, route.shard, env))
@@ -295,7 +336,7 @@ def _key_names(primary_key: str | Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
-def _check_schema(schema: Any, key: Sequence[str]) -> None:
+def _check_schema(schema: Any, key: Sequence[str], *, storage_version: str | None = None) -> None:
     if not isinstance(schema, pa.Schema):
         raise InvalidInput(f"schema must be a pyarrow.Schema, got {type(schema).__name__}")
     if not len(schema):
@@ -307,9 +348,13 @@ def _check_schema(schema: Any, key: Sequence[str]) -> None:
             raise InvalidInput(f"column name {name!r}: Lance allows no empty name and no '.'")
         if schema.names.count(name) > 1:
             raise InvalidInput(f"column {name!r} occurs twice")
+    for name in RESERVED_METADATA & (schema.metadata or {}).keys():
+        raise InvalidInput(
+            f"the schema's metadata has a key {name.decode()!r}, which entries of the log use;"
+            " rename the key"
+        )
     for field in schema:
         check_nesting(field)
-    adopt.check_types(schema)
     for field in schema:
         if has_small_dictionary(field.type):
             raise InvalidInput(
@@ -322,3 +367,4 @@ def _check_schema(schema: Any, key: Sequence[str]) -> None:
                 f"primary key column {name!r} is not in the schema; its columns: {schema.names}"
             )
         check_key_type(schema.field(name))
+    adopt.check_columns(schema, key, storage_version=storage_version)

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
-import pyarrow as pa
-
-from weir.errors import FencedError, PartialWrite, UnknownOutcome, WeirError
+from weir.durations import deadline_after
+from weir.errors import WeirError
+from weir.routing.core import Core
+from weir.routing.fan_out import Outcomes
+from weir.routing.unheard import Unheard
 from weir.shard.ack import Ack, finish_all
 from weir.types import Position
-
-Failures = dict[UUID, tuple[WeirError, list[pa.RecordBatch]]]
-"""By shard: why its part failed, and the rows of that part."""
 
 
 class Receipt:
     """One put on its way to the logs of its shards: `done`, `wait()`, and then its `positions`.
 
-    Made by `TableWriter.put`. Safe to use from any thread.
+    Made by `TableWriter.put`. Safe to use from any thread. A part that a reshard sent on is told of
+    at the shards that took it.
     """
 
-    __slots__ = ("_acks", "_uri")
+    __slots__ = ("_acks", "_core", "_unheard")
 
-    def __init__(self, uri: str, acks: Sequence[tuple[UUID, Ack]]) -> None:
-        self._uri = uri
+    def __init__(self, core: Core, unheard: Unheard, acks: Sequence[tuple[UUID, Ack]]) -> None:
+        self._core = core
+        self._unheard = unheard
         self._acks = acks
 
     @property
@@ -38,85 +39,94 @@ class Receipt:
     @property
     def done(self) -> bool:
         """True once each shard's part is durable, or never will be (then `wait` raises)."""
-        return all(ack.done for _, ack in self._acks)
+        return all(ack.done for _, ack in _at_last(self._acks))
 
     @property
     def positions(self) -> dict[UUID, Position]:
         """The log position of each shard's part, for the parts that are durable."""
-        held = ((shard, ack.position) for shard, ack in self._acks)
+        held = ((shard, ack.position) for shard, ack in _at_last(self._acks))
         return {shard: position for shard, position in held if position is not None}
 
     def wait(self, timeout: float | None = None) -> dict[UUID, Position]:
         """Return the positions when every part is durable.
 
         Raises the shard's own error when the rows went to one shard, else `PartialWrite`; or
-        `TimeoutError` when `timeout` seconds passed at a shard: the put then continues, and can
-        be waited for again.
+        `TimeoutError` when `timeout` seconds passed: the put then continues, and can be waited for
+        again.
         """
-        failures: Failures = {}
-        for shard, ack in self._acks:
-            try:
-                ack.wait(timeout)
-            except WeirError as error:
-                failures[shard] = (error, error.unacknowledged)
-        report(self._uri, failures, parts=len(self._acks))
+        clock = self._core.env.clock
+        until = deadline_after(timeout, clock)
+        outcomes: Outcomes[Position | None] = Outcomes(self._core.uri)
+        waiting = list(self._acks)
+        try:
+            while waiting:
+                shard, ack = waiting.pop(0)
+                left = None if until is None else max(0.0, until - clock.boottime())
+                with outcomes.of(shard):
+                    heirs = _wait(ack, left)
+                    waiting += heirs
+                    if not heirs:
+                        outcomes.results[shard] = ack.position
+            outcomes.report()
+        except Exception:
+            raise
+        except BaseException:
+            outcomes.keep_failures(self._unheard)
+            raise
         return self.positions
 
-    async def settle(self) -> dict[UUID, WeirError]:
-        """Return the errors by shard when it is done, without blocking the event loop."""
+    async def settle(self) -> None:
+        """Return when it is done, without blocking the event loop; `wait` tells the outcome."""
         loop = asyncio.get_running_loop()
         for _, ack in self._acks:
-            ack.claimed = True
+            ack.attended = True
         try:
             for _, ack in self._acks:
                 done: asyncio.Future[None] = loop.create_future()
                 ack.add_done_callback(partial(_wake, done))
                 await done
+                if ack.heirs is not None:
+                    moved = await loop.run_in_executor(None, ack.heirs.parts)
+                    await Receipt(self._core, self._unheard, moved or ()).settle()
         except BaseException:
             for _, ack in self._acks:
-                ack.claimed = False  # cancelled: closing the writer reports the rows
+                ack.attended = False  # cancelled: closing the writer reports the rows
             raise
-        errors = ((shard, ack.error) for shard, ack in self._acks)
-        return {shard: error for shard, error in errors if isinstance(error, WeirError)}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError(
+            f"{self._core.uri}: a receipt cannot be pickled, because it waits for its writer; pass"
+            " its positions"
+        )
 
     def __repr__(self) -> str:
         state = "done" if self.done else "waiting"
         return f"Receipt({state}, rows={self.rows}, shards={len(self._acks)})"
 
 
+def _wait(ack: Ack, timeout: float | None) -> Sequence[tuple[UUID, Ack]]:
+    """Wait for the ack; returns the acks at the heirs if its rows were sent there."""
+    try:
+        ack.wait(timeout)
+    except WeirError:
+        moved = None if ack.heirs is None else ack.heirs.parts(timeout)
+        if moved is None:
+            ack.attended = True  # whoever took the rows over may have given them back
+            raise
+        return moved
+    return ()
+
+
+def _at_last(acks: Sequence[tuple[UUID, Ack]]) -> Iterator[tuple[UUID, Ack]]:
+    """The acks, those that moved replaced by the ones at their heirs."""
+    for shard, ack in acks:
+        moved = None if ack.heirs is None else ack.heirs.known
+        if moved is None:
+            yield shard, ack
+        else:
+            yield from _at_last(moved)
+
+
 def _wake(done: asyncio.Future[None], _: Ack) -> None:
     with contextlib.suppress(RuntimeError):  # the loop was closed: no task is left to wake
         done.get_loop().call_soon_threadsafe(finish_all, [done])
-
-
-def report(uri: str, failures: Failures, *, parts: int) -> None:
-    """Raise an error for the failures among `parts` shards; return if there are none."""
-    if not failures:
-        return
-    if parts == 1:
-        raise next(iter(failures.values()))[0]
-    rest = "" if len(failures) == parts else ", the others are done"
-    raise PartialWrite(
-        f"{uri}: {len(failures)} of {parts} shards failed{rest}: "
-        + "; ".join(f"shard {shard}: {error}" for shard, (error, _) in failures.items()),
-        failures={shard: error for shard, (error, _) in failures.items()},
-    )
-
-
-def settled(error: WeirError, rows: list[pa.RecordBatch]) -> WeirError:
-    """The error with the call's rows; `UnknownOutcome` when the shard we lost may hold some.
-
-    Those must not go to its heirs as well: each batch takes effect once.
-    """
-    if not error.unacknowledged:
-        error.not_written = rows  # it failed before a writer had the rows: no shard was open yet
-    if isinstance(error, FencedError) and error.maybe_written:
-        unknown = UnknownOutcome(
-            f"{error} Rows in `perhaps_written` were in flight and may be in the table: look for"
-            " them before you put them again.",
-            not_written=error.not_written,
-            perhaps_written=error.perhaps_written,
-        )
-        unknown.__cause__ = error
-        return unknown
-    return error

@@ -16,6 +16,7 @@ from weir.format.sharding import Router, Value
 from weir.log.small_put import as_small_put
 from weir.records.table import TableRecord
 from weir.routing.core import Core
+from weir.routing.writer_shard import WriterShard
 from weir.shard.writer import ShardWriter
 from weir.types import Rows
 
@@ -33,14 +34,23 @@ class RouteCache:
     record. A put that found the writer earlier is refused by it, and follows the new routing.
     """
 
-    def __init__(self, core: Core, schema: pa.Schema, writers: Mapping[UUID, ShardWriter]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        schema: pa.Schema,
+        writers: Mapping[UUID, ShardWriter],
+        lone: WriterShard | None = None,
+    ) -> None:
         self._core = core
+        self._lone = lone
         self._types = dict(zip(schema.names, schema.types, strict=True))
         self._writers = writers
         self._of = _RecordRoutes(core.record, self._types)
 
     def find(self, data: Rows) -> CachedRoute | None:
         """The way of `data`; None: take the slow path."""
+        if self._lone is not None:
+            return self._own_way(self._lone.shard)
         of = self._of
         if of.record is not self._core.record:
             of = self._of = _RecordRoutes(self._core.record, self._types)
@@ -52,6 +62,10 @@ class RouteCache:
             value = found[0]
         way = of.known.get((type(value), value))
         return self._look_up(of, value) if way is None else way
+
+    def _own_way(self, shard: UUID | None) -> CachedRoute | None:
+        writer = None if shard is None else self._writers.get(shard)
+        return None if shard is None or writer is None else (self._core.record, shard, writer)
 
     def _look_up(self, of: _RecordRoutes, value: Value) -> CachedRoute | None:
         shard = self._core.shard_of(value, of.record)

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
+from weir.errors import CommitConflict, InvalidInput, NotAWeirTable, SchemaMismatch
 from weir.format.manifest import ShardManifest
+from weir.format.python_values import from_python
 from weir.format.schema import TableSchema
-from weir.format.sharding import Identity, Unsharded, Value
+from weir.format.sharding import (
+    Identity,
+    PerWriter,
+    Router,
+    Unsharded,
+    Value,
+    makes_shards,
+)
 from weir.lake.api import Base
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.routing.core import Core
-from weir.routing.former import unapplied_filter
+from weir.routing.former import former_shards
 from weir.routing.guard import find_rivals, require_no_rival
 from weir.shard.large_batch import LargeBatch
-from weir.shard.opening import open_writer
+from weir.shard.opening import move_log, open_writer
 from weir.shard.turns import WaiterGroup
 from weir.shard.writer import Belongs, ShardWriter
 
@@ -35,17 +43,32 @@ class Shard:
         self._core = core
         self.id = shard
         self.value = value
-        """The bucket, the value of the identity column, or None."""
+        """The bucket, the value of the identity column, whose rows it takes (`PerWriter`), or
+        None."""
         self.is_routed = is_routed
         """False for a shard that another program made: it is read, but no row is sent to it."""
 
     def __repr__(self) -> str:
         return f"Shard({self.id}, value={self.value!r}, table={self._core.uri!r})"
 
+    def __eq__(self, other: object) -> bool:
+        """True for handles of one shard of one table."""
+        if not isinstance(other, Shard):
+            return NotImplemented
+        return (self.id, self._core.uri) == (other.id, other._core.uri)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def uri(self) -> str:
+        """Where its table is."""
+        return self._core.uri
+
     @property
     def site(self) -> ShardSite:
         """Where the shard is."""
-        return self._core.site(self.id)
+        return self._core.log(self.id).current_site()
 
     @property
     def log(self) -> ShardLog:
@@ -61,7 +84,7 @@ class Shard:
         """The latest manifest. Two requests when nothing changed."""
         site = self._core.table_site(self.id)
         manifest = self._core.tails.manifests(site).latest()
-        if manifest is None:
+        if manifest is None or manifest.dropped:
             raise NotAWeirTable(f"{site} does not exist; `Table.shards` lists those that do")
         return manifest
 
@@ -71,7 +94,7 @@ class Shard:
         """Claim the shard and fence every other writer of it; see `ShardWriter.open`.
 
         Without `config` the table's `writer_defaults` apply; with one they still bound the size of
-        a generation, since the next writer of the shard replays by them (F-15). `schema` is an
+        a generation, since the next writer of the shard replays by them. `schema` is an
         earlier result of `schema_for_writing`, for callers that keep the columns they know.
         """
         schema = schema or self._check_writable()  # a caller with a schema has checked
@@ -88,6 +111,7 @@ class Shard:
             with unregistered_writer(
                 self._core, self, replace(config, enable_memtable=True)
             ) as writer:
+                writer.flush()
                 return writer.site
 
         return LargeBatch.open(
@@ -103,10 +127,33 @@ class Shard:
 
         Raises what opening a writer of the shard raises before its claim.
         """
-        schema = self._check_writable() or self.table_schema
+        schema = self._check_writable() or self.table_schema  # guard: X-1 first
+        self._core.record_number()
         if self.is_routed:
             require_no_rival(self._core, self.id, self.value)
         return schema
+
+    def site_for_writing(self, schema: TableSchema) -> ShardSite:
+        """Where the shard is, its log moved first if the table wants it elsewhere.
+
+        Nothing is claimed unless the log moves or its store was lost; see `open_writer`.
+        """
+        core = self._core
+        site = move_log(
+            core.wal_stores,
+            self.id,
+            core.wanted_wal,
+            schema=schema,
+            lake=core.lake,
+            config=self.writer_defaults,
+        )
+        core.record_wal_move(site)
+        return site
+
+    @property
+    def writer_defaults(self) -> WriterConfig:
+        """The table's."""
+        return self._core.record.writer_defaults
 
     def _check_writable(self) -> TableSchema | None:
         """Make a writer's checks for a shard opened on its own, as engine tasks do (X-1, X-3)."""
@@ -151,13 +198,21 @@ def all_shards(core: Core) -> list[Shard]:
             shards.append(Shard(core, shard, routed[shard].value))
         elif found[shard] is not None:
             value = core.value_of(shard, found[shard])
-            own = core.is_routed(shard, found[shard]) and isinstance(core.record.sharding, Identity)
+            own = core.is_routed(shard, found[shard]) and makes_shards(core.record.sharding)
             shards.append(Shard(core, shard, value, is_routed=own))
     return shards
 
 
 def find_shard(core: Core, id_or_value: UUID | Value) -> Shard:
     """The shard with that id, bucket or value of the identity column, made if necessary."""
+    shard = named_shard(core, id_or_value)
+    if isinstance(core.record.sharding, Identity) and not isinstance(id_or_value, UUID):
+        core.ensure_shard(shard.value)
+    return shard
+
+
+def named_shard(core: Core, id_or_value: UUID | Value) -> Shard:
+    """`find_shard` that makes nothing: an identity shard may not exist yet."""
     if isinstance(id_or_value, UUID):
         for shard in all_shards(core):
             if shard.id == id_or_value:
@@ -170,17 +225,25 @@ def find_shard(core: Core, id_or_value: UUID | Value) -> Shard:
         if same_kind and route.value == id_or_value:
             return Shard(core, route.shard, route.value)
     if isinstance(core.record.sharding, Unsharded) and id_or_value == 0:
-        return find_shard(core, None)
-    if isinstance(core.record.sharding, Identity) and isinstance(id_or_value, int | str):
-        column = core.schema().plain.field(core.record.sharding.column)
+        return named_shard(core, None)
+    if isinstance(core.record.sharding, PerWriter) and isinstance(id_or_value, str):
+        for shard in all_shards(core):
+            if shard.value == id_or_value:
+                return shard
+    if isinstance(core.record.sharding, Identity):
+        columns = core.known_schema().plain
+        core.router.require_column(columns.names)
+        column = columns.field(core.record.sharding.column)
         try:
-            value: Value = pa.scalar(id_or_value, column.type).as_py()
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            found = from_python([id_or_value], column.type, column.name)
+        except SchemaMismatch as error:
             raise InvalidInput(
                 f"{core.uri} has no shard {id_or_value!r}: sharding column {column.name!r} is"
                 f" {column.type}: {error}"
             ) from error
-        return Shard(core, core.ensure_shard(value), value)
+        if id_or_value is not None or column.nullable:
+            value: Value = found[0].as_py()
+            return Shard(core, core.shard_of(value, core.record), value)
     raise InvalidInput(
         f"{core.uri} is sharded by {core.record.sharding} and has no shard {id_or_value!r};"
         " table.shards() lists the existing ones"
@@ -193,10 +256,14 @@ def registered_writer(
     config: WriterConfig | None,
     schema: TableSchema | None,
     crowd: WaiterGroup | None = None,
+    *,
+    only_left: bool = False,
 ) -> ShardWriter:
-    """`Shard.writer`, with a crowd."""
-    opened = unregistered_writer(core, shard, config, schema=schema, crowd=crowd)
-    core.registered_writers[shard.id] = opened
+    """`Shard.writer`, with a crowd; `only_left` as in `claim_shard`."""
+    opened = unregistered_writer(
+        core, shard, config, schema=schema, crowd=crowd, only_left=only_left
+    )
+    core.register(shard.id, opened)
     return opened
 
 
@@ -207,12 +274,14 @@ def unregistered_writer(
     *,
     schema: TableSchema | None = None,
     crowd: WaiterGroup | None = None,
+    only_left: bool = False,
 ) -> ShardWriter:
     """Like `Shard.writer`, for upkeep that claims a shard only for a moment.
 
     It is not registered with the handle: checkpoints still flush through the user's own writer
     (K-3).
     """
+    core.record_number()  # C-16: before the claim, which would fence the next table's writer
     if shard.is_routed:
         require_no_rival(core, shard.id, shard.value)
     defaults = core.record.writer_defaults
@@ -225,28 +294,54 @@ def unregistered_writer(
         config=(config or defaults).within(defaults),
         belongs=_belongs(core, shard),
         crowd=crowd,
+        only_left=only_left,
     )
     if shard.is_routed:
-        opened.once.unapplied_filter = unapplied_filter(core)
-        opened.before_looking = partial(require_folded, core)
-    core.record_wal_move(shard.id)
+        opened.once.former = former_shards(core)
+        opened.before_looking = partial(require_folded, core, core.record.routing_version)
+    try:
+        core.record_number()  # C-16: after the claim, which a drop that comes later fences
+        core.record_wal_move(opened.site)
+    except BaseException:
+        opened.close()
+        raise
     return opened
 
 
 def _belongs(core: Core, shard: Shard) -> Belongs | None:
-    """A mask of the rows that belong to the shard; None where all do."""
-    if not shard.is_routed or isinstance(core.record.sharding, Unsharded):
+    """Which rows belong to the shard; None where all do."""
+    if not shard.is_routed or core.router.column_name is None:
         return None
-    router, value = core.router, shard.value
-    return lambda batch: router.mask(batch, value)
+    return _RowsOf(core, core.router, shard.value)
 
 
-def require_folded(core: Core) -> None:
+@dataclass(frozen=True)
+class _RowsOf:
+    """Which rows belong to the shard of one value; see `weir.log.intake.Owns`."""
+
+    core: Core
+    router: Router
+    value: Value
+
+    def __call__(self, batch: pa.RecordBatch, /) -> pa.Array:
+        return self.router.mask(batch, self.value)
+
+    def home(self, row: pa.RecordBatch, /) -> str:
+        ((value, _),) = self.router.values(row)
+        return f"that of {value!r} ({self.core.shard_of(value, self.core.record)})"
+
+
+def require_folded(core: Core, routing: int) -> None:
     """Raise `CommitConflict` while a shard outside the routing holds rows that are not in the base.
 
-    The owner of a shard does not see them, and would decide as if they were not there (O-2). Two
-    requests for each such shard; none for a table that was never resharded.
+    The owner of a shard does not see them, and would decide as if they were not there (O-2).
+    `routing` is the one that the owner was opened under. One listing; three requests more, and two
+    for each such shard, if the table was resharded.
     """
+    if not set(core.shard_ids()).difference(route.shard for route in core.record.routing):
+        return
+    if core.refresh().routing_version != routing:  # guard: C-11 test_looking_table
+        return  # the owner was sealed: what it decides meets the fence, and follows its rows
     strange = [shard for shard in all_shards(core) if not shard.is_routed]
     if not strange:
         return
@@ -259,7 +354,7 @@ def require_folded(core: Core) -> None:
         if waits or core.log_of(manifest, floors)[1] > manifest.replay_after:
             raise CommitConflict(
                 f"{core.uri}: shard {shard.id} is outside the routing and holds rows that are not"
-                " in the base yet; a write that reads first (insert, update, put with `when`) would"
-                " miss them. Run compact(), then retry; if another program writes to the shard, run"
-                " weir adopt-shard instead"
+                " in the base yet. A shard's own reads, and writes that read first (insert, update,"
+                " put with `when`), would miss them. Run compact(), then retry; if another program"
+                " writes to the shard, run weir adopt-shard instead"
             )

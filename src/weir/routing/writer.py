@@ -1,7 +1,7 @@
 """`TableWriter`: routes rows to their shards and writes to several shards at once.
 
-A put whose rows all go to one open shard is that shard's put and costs no more. Any other put is
-shaped here, split by shard, and written to its shards concurrently.
+A put whose rows all go to one open shard is that shard's put and costs no more. Any other call is
+checked and split by shard here, and made at its shards concurrently (fan_out.py).
 
 Keeps
   M-8  leaving the `with` block means durable, for every shard, or an error that says what is left
@@ -11,67 +11,113 @@ says which were not.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Self, TypeVar, overload
 from uuid import UUID
 
 import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.env import ForkGuard
-from weir.errors import PartialWrite, UnknownOutcome, WeirError, WriterClosed
+from weir.errors import (
+    InvalidInput,
+    KeyConflict,
+    PartialWrite,
+    WalOnlyMode,
+    WeirError,
+)
 from weir.format.schema import TableSchema
-from weir.format.sharding import Value
+from weir.format.sharding import Identity, Router, makes_shards, value_of_app
+from weir.format.wal_entry import check_token
+from weir.lake.params import bind_condition, bind_update, bind_when
 from weir.log.intake import Intake
+from weir.log.small_put import as_small_put
 from weir.records.table import TableRecord
-from weir.routing.conditional import ConditionalTableVerbs
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.receipt import Failures, Receipt, report, settled
-from weir.routing.reroute import REROUTES, Parts, Rerouter, split
+from weir.routing.fan_out import FanOut, Part, Run, is_of_interrupts
+from weir.routing.open_writers import OpenWriters, closed
+from weir.routing.own import OwnShards
+from weir.routing.receipt import Receipt
+from weir.routing.reroute import REROUTES, Parts
 from weir.routing.route_cache import RouteCache
-from weir.routing.shards import Shard, registered_writer, schema_for_writing
+from weir.routing.shards import all_shards, require_folded, schema_for_writing
+from weir.routing.sql_checks import SqlChecks
 from weir.shard.ack import Ack
 from weir.shard.ending import forked
-from weir.shard.request import WriteCounts
+from weir.shard.puts import off_the_loop
+from weir.shard.request import Request, WriteCounts
+from weir.shard.request_builder import (
+    MISSING,
+    ON_CONFLICT,
+    Missing,
+    OnConflict,
+    PartialRows,
+    RequestBuilder,
+    check_choice,
+    check_no_deletes,
+)
 from weir.shard.stats import WriterStats
-from weir.shard.turns import WaiterGroup
 from weir.shard.writer import ShardWriter
-from weir.types import Keys, Rows
+from weir.types import Filter, Keys, Params, Rows
+
+T = TypeVar("T")
+
+Ask = Callable[[RequestBuilder, list[pa.RecordBatch]], Request]
+"""Makes the request of a write that looks first, for the rows of one shard."""
 
 
-class TableWriter(ConditionalTableVerbs):
+class TableWriter:
     """Writes to all shards of a table; opens (claims) each at its first row.
 
-    Thread-safe; puts of several threads share entries. The lock guards the map of writers; no store
-    call is made while holding it.
+    Thread-safe; puts of several threads share entries.
+
+    `update`, `insert`, `put` with `when`, `delete_where` and `update_where` read before they write.
+    Each shard decides its part concurrently and on its own. They raise `KeyConflict` when all
+    failures are key conflicts, with the parts of the other shards written; otherwise `PartialWrite`
+    as a put does.
+
+    With `PerWriter` it has one shard of its own, and one for each application of `put_once`.
+
+    A writer with shards of its own (`Table.writer(shards=...)`) raises `NotOwner` for a call with a
+    row of another shard, before anything is claimed or written. After a reshard it raises
+    `SealedShard`, with the rows, and takes no other shard instead: open a new one.
     """
 
     def __init__(
-        self, core: Core, config: WriterConfig | None = None, schema: TableSchema | None = None
+        self,
+        core: Core,
+        config: WriterConfig | None = None,
+        schema: TableSchema | None = None,
+        own: OwnShards | None = None,
     ) -> None:
         """Use `Table.writer`."""
         self._core = core
-        self._config = config
-        self._waits = (config or core.record.writer_defaults).durable_write
+        self._config = config or core.record.writer_defaults
+        self._waits = self._config.durable_write
         # One for all shards, also those opened later: rows are shaped before they are routed.
-        self._schema = schema or schema_for_writing(core)
-        self._intake = Intake(self._schema)
-        self._lock = core.env.threads.lock()
-        self._crowd = WaiterGroup(core.env.threads)
-        self._writers: dict[UUID, ShardWriter] = {}
-        self._route_cache = RouteCache(core, self._schema.plain, self._writers)
-        self._opening: dict[UUID, Any] = {}
+        schema = schema or schema_for_writing(core)
+        self._writers = OpenWriters(core, config, schema, own)
+        self.unheard = self._writers.unheard
+        self._own = own
+        self._intake = self._writers.intake
+        self._sql = SqlChecks(schema)
+        writers = self._writers
+        self._route_cache = RouteCache(core, schema.plain, writers.open, writers.lone)
         self._closed = False
-        self._failed: dict[UUID, ShardWriter] = {}
-        """Writers that were closed with rows left."""
         self._fork_guard = ForkGuard(core.env)
-        self._rerouter = Rerouter(core, self._abandon)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError(
+            f"{self._core.uri}: a writer cannot be pickled; pass the table, and call table.writer()"
+            " where it arrives"
+        )
 
     def __repr__(self) -> str:
-        return f"TableWriter({self._core.uri}, shards open: {len(self._writers)})"
+        return f"TableWriter({self._core.uri}, shards open: {len(self._writers.open)})"
+
+    # -- putting ---------------------------------------------------------------------------------
 
     @overload
     def put(
@@ -79,13 +125,21 @@ class TableWriter(ConditionalTableVerbs):
     ) -> Receipt: ...
 
     @overload
-    def put(self, data: Rows, *, when: str, timeout: float | None = None) -> WriteCounts: ...
+    def put(
+        self,
+        data: Rows,
+        *,
+        when: Filter,
+        params: Params | None = None,
+        timeout: float | None = None,
+    ) -> WriteCounts: ...
 
     def put(
         self,
         data: Rows,
         *,
-        when: str | None = None,
+        when: Filter | None = None,
+        params: Params | None = None,
         wait: bool | None = None,
         timeout: float | None = None,
     ) -> Receipt | WriteCounts:
@@ -93,11 +147,13 @@ class TableWriter(ConditionalTableVerbs):
 
         Durable on return, or buffered with `wait=False` or `durable_write=False`; the receipt tells
         when it is durable, and where. Raises `SchemaMismatch` or `InvalidInput` with nothing
-        written, the shard's own error when all rows go to one shard, else `PartialWrite`. One
-        put request for each shard concerned, concurrently. `when`: see `ShardWriter.put`.
+        written, the shard's own error when all rows go to one shard, else `PartialWrite`;
+        `TimeoutError` when nothing failed and a shard was not durable within `timeout`: its rows go
+        on, and `flush_wal` or `close` waits for them. One put request for each shard concerned,
+        concurrently. `when`: see `ShardWriter.put`.
         """
-        if when is not None:
-            return self._put_when(data, when, timeout)
+        if when is not None or params is not None:
+            return self._put_when(data, bind_when(when, params), timeout)
         wait = self._waits if wait is None else wait
         way = None if self._is_over else self._route_cache.find(data)
         if way is None:
@@ -105,9 +161,9 @@ class TableWriter(ConditionalTableVerbs):
         record, shard, writer = way
         try:
             ack = writer.puts.put(data, wait=wait, timeout=timeout)
-            return Receipt(self._core.uri, ((shard, ack),))
+            return self._receipt(((shard, ack),))
         except WeirError as error:
-            return self._follow_put(record, {shard: error}, timeout)
+            return self._follow_put(record, shard, error, timeout)
 
     async def aput(self, data: Rows) -> Receipt:
         """`put` for asyncio: returns when durable, without blocking the loop.
@@ -115,19 +171,20 @@ class TableWriter(ConditionalTableVerbs):
         Thousands of tasks share entries, and wait for room instead of failing. A task that is
         cancelled leaves its put under way: `flush_wal` or `close` makes it durable or raises.
         """
-        way = None if self._is_over else self._route_cache.find(data)
+        is_small = not self._is_over and as_small_put(data) is not None
+        way = self._route_cache.find(data) if is_small else None
         if way is None:
-            return await self._awrite(self._intake.rows(data))
+            return await self._awrite(await off_the_loop(self._intake.rows, data))
         record, shard, writer = way
         try:
-            return Receipt(self._core.uri, ((shard, await writer.puts.aput(data)),))
+            return self._receipt(((shard, await writer.puts.aput(data)),))
         except WeirError as error:
-            follow = partial(self._follow_put, record, {shard: error}, None)
-            return await asyncio.get_running_loop().run_in_executor(None, follow)
+            follow = partial(self._follow_put, record, shard, error, None)
+            return await self.unheard.in_thread(follow, must_run=True)
 
     async def adelete(self, keys: Keys) -> Receipt:
         """`delete` for asyncio."""
-        return await self._awrite(self._intake.tombstones(keys))
+        return await self._awrite(await off_the_loop(self._intake.tombstones, keys))
 
     def delete(
         self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None
@@ -138,56 +195,223 @@ class TableWriter(ConditionalTableVerbs):
         return self._write(self._intake.tombstones(keys), wait, timeout)
 
     def put_once(self, data: Rows, *, app: str, version: int, timeout: float | None = None) -> bool:
-        """Put `data` unless batch `version` of `app`, or a later one, is in (P-2).
+        """Put `data` unless batch `version` of `app`, or a later one, is in.
 
         Each shard takes its part once, as one entry: after a crash put the same rows again, and
         shards that have their part are skipped. Returns False when every shard had its part.
         """
-        taken: list[bool] = []
+        check_token(app, version)
 
-        def put(writer: ShardWriter, rows: list[pa.RecordBatch]) -> Ack | None:
-            taken.append(writer.once.put(rows, app=app, version=version, timeout=timeout))
-            return None
+        def put(writer: ShardWriter, part: Part) -> bool:
+            return writer.put_once_shaped(
+                part.rows, app=app, version=version, timeout=timeout, taken=part.taken
+            )
 
-        self._write_with(self._intake.rows(data), put, timeout)
-        return any(taken)
+        batches = self._intake.rows(data)
+        self._require_open(batches)
+        plan = self._split if self._writers.lone is None else partial(self._of_app, app)
+        call = FanOut(self._writers, put, timeout, batch=(app, version))
+        is_new = any(call.over(plan, batches).values())
+        self._writers.forget((app, version))
+        return is_new
+
+    # -- writes that look first ------------------------------------------------------------------
+
+    def update(
+        self, rows: Rows, *, missing: Missing = "error", timeout: float | None = None
+    ) -> WriteCounts:
+        """Set some columns of rows, given with their key; see `ShardWriter.update`."""
+        check_choice(missing, MISSING, "missing")
+        batches = PartialRows(self._keyed("update")).shape(rows)
+
+        def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
+            return requests.update_shaped(part, missing)
+
+        return self._decide("update", ask, batches, timeout)
+
+    def insert(
+        self, rows: Rows, *, on_conflict: OnConflict = "error", timeout: float | None = None
+    ) -> WriteCounts:
+        """Put rows whose keys do not exist; see `ShardWriter.insert`."""
+        check_choice(on_conflict, ON_CONFLICT, "on_conflict")
+        batches = self._keyed("insert").rows(rows)
+        check_no_deletes(batches)
+
+        def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
+            return requests.insert(pa.Table.from_batches(part), on_conflict)
+
+        return self._decide("insert", ask, batches, timeout)
+
+    def delete_where(
+        self, filter: Filter, *, params: Params | None = None, timeout: float | None = None
+    ) -> WriteCounts:
+        """Delete the rows that pass a filter; opens (claims) every shard. See
+        `ShardWriter.delete_where`. A writer with shards of its own deletes in those only."""
+        self._keyed("delete_where")
+        bound = bind_condition(filter, params)
+        self._sql.check_filter(bound)
+        return self._where("delete_where", bound, None, timeout)
+
+    def update_where(
+        self,
+        filter: Filter,
+        assignments: Mapping[str, str],
+        *,
+        params: Params | None = None,
+        timeout: float | None = None,
+    ) -> WriteCounts:
+        """Set columns of the rows that pass a filter; opens (claims) every shard. See
+        `ShardWriter.update_where`. A writer with shards of its own updates in those only."""
+        self._keyed("update_where")
+        bound, changes = bind_update(filter, assignments, params)
+        self._sql.check_filter(bound)
+        self._sql.check_assignments(changes)
+        return self._where("update_where", bound, changes, timeout)
+
+    def _put_when(self, rows: Rows, when: Filter, timeout: float | None) -> WriteCounts:
+        batches = self._keyed("put").rows(rows)
+        self._sql.check_condition(when)
+
+        def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
+            return requests.put_when(pa.Table.from_batches(part), when)
+
+        return self._decide("put", ask, batches, timeout)
+
+    def _keyed(self, call: str) -> Intake:
+        """What shapes the rows of a call that looks first; raises unless there can be one."""
+        if not self._core.record.primary_key:
+            raise InvalidInput(
+                f"{self._core.uri}: {call} needs a primary key; this table is append-only"
+            )
+        if not self._config.enable_memtable:
+            raise WalOnlyMode(
+                f"{self._core.uri}: {call}() needs a MemTable, and this writer was opened with"
+                " enable_memtable=False; open one with enable_memtable=True"
+            )
+        return self._intake
+
+    def _decide(
+        self, call: str, ask: Ask, batches: list[pa.RecordBatch], timeout: float | None
+    ) -> WriteCounts:
+        def run(writer: ShardWriter, part: Part) -> WriteCounts:
+            return writer.decide(call, lambda r: ask(r, part.rows), timeout, part.taken)
+
+        try:
+            found = self._fan_out(run, batches, timeout)
+        except PartialWrite as failed:
+            conflicts = [e for e in failed.failures.values() if isinstance(e, KeyConflict)]
+            if len(conflicts) < len(failed.failures):
+                raise
+            keys = [key for conflict in conflicts for key in conflict.keys]
+            raise KeyConflict(str(failed), keys, not_written=failed.not_written) from failed
+        return sum(found.values(), WriteCounts())
+
+    def _where(
+        self,
+        call: str,
+        filter: Filter,
+        assignments: Mapping[str, str] | None,
+        timeout: float | None,
+    ) -> WriteCounts:
+        self._require_open()
+        counts: list[WriteCounts] = []
+
+        def run(writer: ShardWriter, _: Part) -> None:
+            writer.where(call, filter, assignments, timeout, counts.append)
+
+        def may_follow() -> bool:
+            # Rows cannot be told apart that were updated before the routing changed.
+            return assignments is None or not any(portion.updated for portion in counts)
+
+        def plan(record: TableRecord, _: list[pa.RecordBatch]) -> Parts:
+            parts = self._every_shard(record)
+            if isinstance(record.sharding, Identity):
+                parts = {**self._unmade(record, filter), **parts}
+            if not parts:
+                require_folded(self._core, record.routing_version)  # O-2: no shard asks
+            return parts
+
+        FanOut(self._writers, run, timeout, may_follow=may_follow).over(plan, [])
+        return sum(counts, WriteCounts())
+
+    def _every_shard(self, record: TableRecord) -> Parts:
+        if self._own is not None:
+            self._own.require_routing(record)
+            return {shard: (value, []) for shard, value in self._own.existing().items()}
+        return {s.id: (s.value, []) for s in all_shards(self._core) if s.is_routed}
+
+    def _unmade(self, record: TableRecord, filter: Filter) -> Parts:
+        """The shards of values that rows of the base have, perhaps before any was put: other
+        programs, loads and reshards bring them. They are made as a put would make them."""
+        router = Router(record.sharding)
+        column = router.column_name
+        assert column is not None, "Identity has a column"
+        values = {
+            value
+            for batch in self._core.base().scan([column], filter=filter)
+            for value, _ in router.split(batch)
+            if value is not None
+        }
+        found: Parts = {self._core.shard_of(value, record): (value, []) for value in values}
+        own = self._own
+        return found if own is None else {s: part for s, part in found.items() if s in own.values}
+
+    # -- all open shards -------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Publish what the open shards hold in memory as SSTables."""
-        self._each(self.shard_writers(), lambda writer: writer.flush())
+        self._require_open()
+        self._follow_buffered()
+        self._each(lambda writer: writer.flush())
 
     def flush_wal(self) -> None:
         """Return when everything put so far is durable."""
-        self._each(self.shard_writers(), lambda writer: writer.flush_wal())
+        self._require_open()
+        self._follow_buffered()
+        self._each(lambda writer: writer.flush_wal())
 
     def stats(self) -> dict[UUID, WriterStats]:
         """What the open writers have counted, by shard. No request."""
         return {shard: writer.stats() for shard, writer in self.shard_writers().items()}
 
-    def close(self) -> None:
-        """Make every accepted row durable and release all shards (M-8). Closing twice is harmless;
-        after an interrupt, close again."""
-        if self._fork_guard.is_forked:
-            return  # the rows and the locks are the parent's
-        with self._lock:
-            self._closed = True
-            writers = self._failed | self._writers
-        try:
-            self._each(writers, lambda writer: writer.close())
-        except Exception:
-            self._failed = writers  # the next close reports a put that was interrupted since
-            self._writers.clear()
-            raise
-        self._writers.clear()  # not on an interrupt: the next close continues with them (F-16)
+    @property
+    def shards(self) -> tuple[UUID, ...]:
+        """The shards whose rows it takes: those that it was opened for, or all of the routing.
+        Where shards are made as rows come (`Identity`, `PerWriter`), those that it has open. No
+        request."""
+        if self._own is not None:
+            return tuple(self._own.values)
+        record = self._core.record
+        if makes_shards(record.sharding):
+            return tuple(self._writers.all())
+        return tuple(route.shard for route in record.routing)
 
     @property
-    def _is_over(self) -> bool:
-        return self._closed or self._fork_guard.is_forked
+    def fenced(self) -> tuple[UUID, ...]:
+        """The shards that a newer writer took from this one; it is refused there for good.
+
+        An idle writer learns of it at its next put. With `PerWriter` only shards of applications:
+        instead of its own it takes another. During a reshard its shards may be listed for a
+        moment, until a call follows to the new ones. No request.
+        """
+        return tuple(self._writers.fenced())
 
     def shard_writers(self) -> dict[UUID, ShardWriter]:
         """The writers open at the moment, by shard."""
-        with self._lock:
-            return dict(self._writers)
+        return self._writers.all()
+
+    def close(self) -> None:
+        """Make every accepted row durable and release all shards.
+
+        Raises nothing when it owes nobody rows, also if it was fenced. Closing twice is harmless;
+        after an interrupt, close again.
+        """
+        if self._fork_guard.is_forked:
+            return  # the rows and the locks are the parent's
+        self._closed = True
+        self._follow_buffered()
+        call = FanOut(self._writers, lambda writer, _: writer.close())
+        call.over_all(closes=True)
 
     def __enter__(self) -> Self:
         return self
@@ -204,12 +428,85 @@ class TableWriter(ConditionalTableVerbs):
         try:
             self.close()
         except WeirError as failure:
+            if not isinstance(error, Exception) and is_of_interrupts(failure):
+                # It stays an interrupt: a cancelled task must end cancelled. The rows come with it.
+                error.__cause__ = failure
+                return
             if failure.not_written or failure.perhaps_written:
                 raise  # M-8: rows that no other error reports
             # The block's own error is the one to raise; this one is added as a note.
             error.add_note(f"closing the writer also failed: {failure}")
 
+    def _each(self, run: Callable[[ShardWriter], object]) -> None:
+        FanOut(self._writers, lambda writer, _: run(writer)).over_all()
+
+    def _follow_buffered(self) -> None:
+        """See rows through that nobody waits for; those of shards that the routing has left are on
+        their way at the heirs afterwards. Raises nothing: whoever is asked next reports."""
+        if self._own is not None:
+            return  # its rows have no heirs that it may write to: close hands them back
+        self._writers.move_again()  # before the heirs are asked: they are asked for these rows too
+        for _ in range(REROUTES):
+            if not self._follow_once():
+                return
+
+    def _follow_once(self) -> bool:
+        core = self._core
+        if self._writers.is_behind:  # guard: C-11 test_reroute
+            self._writers.follow(core.record)  # resharded by this handle: no newer one will come
+            return True
+        record, writers = core.record, self._writers.all()
+        ended = core.env.threads.map(
+            ShardWriter.see_through, list(writers.values()), workers=CONCURRENCY
+        )
+        left = {
+            shard: error
+            for (shard, writer), error in zip(writers.items(), ended, strict=True)
+            if error is not None and writer.has_rows_left
+        }
+        moved = {shard: left[shard] for shard in self._writers.routed_away(left)}
+        if not moved or not self._writers.await_heirs(record.routing_version, moved):
+            return False
+        self._writers.follow(core.record)
+        return True
+
     # -- any number of shards --------------------------------------------------------------------
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._fork_guard.is_forked
+
+    def _require_open(self, batches: list[pa.RecordBatch] | None = None) -> None:
+        """Raise, with those rows, unless the writer can be used; asked before anything is
+        claimed."""
+        if self._fork_guard.is_forked:
+            raise forked(self._core.uri, batches or ())
+        if self._closed:
+            raise closed(self._core.uri, batches)
+
+    def _fan_out(
+        self, run: Run[T], batches: list[pa.RecordBatch], timeout: float | None
+    ) -> dict[UUID, T]:
+        """Route the rows and give each shard's writer its part."""
+        self._require_open(batches)
+        return FanOut(self._writers, run, timeout).over(self._split, batches)
+
+    def _split(self, record: TableRecord, batches: list[pa.RecordBatch]) -> Parts:
+        if self._own is not None:
+            self._own.require_routing(record, batches)
+        parts = self._writers.parts(record, batches)
+        if self._own is not None:
+            self._own.require_all(parts, batches, record)
+        return parts
+
+    def _of_app(self, app: str, record: TableRecord, batches: list[pa.RecordBatch]) -> Parts:
+        """All rows, in the shard that every writer finds by the application's name: there its
+        batches are counted (P-2)."""
+        if not batches:
+            return {}
+        value = value_of_app(app)
+        self._intake.fit(batches, self._core.env.limits)
+        return {self._core.shard_of(value, record): (value, batches)}
 
     def _write(
         self,
@@ -217,149 +514,36 @@ class TableWriter(ConditionalTableVerbs):
         wait: bool,  # noqa: FBT001
         timeout: float | None,
     ) -> Receipt:
-        def put(writer: ShardWriter, rows: list[pa.RecordBatch]) -> Ack:
-            return writer.puts.put_shaped(rows, wait=wait, timeout=timeout)
-
-        acks = self._write_with(batches, put, timeout)
-        return Receipt(self._core.uri, tuple(acks.items()))
+        acks = self._fan_out(_put(wait=wait, timeout=timeout), batches, timeout)
+        return self._receipt(acks.items())
 
     async def _awrite(self, batches: list[pa.RecordBatch]) -> Receipt:
-        loop, record = asyncio.get_running_loop(), self._core.record
-        accept = partial(self._write, batches, wait=False, timeout=None)
-        receipt = await loop.run_in_executor(None, accept)
-        errors = await receipt.settle()
-        if errors:
-            follow = partial(self._follow_put, record, errors, None)
-            return await loop.run_in_executor(None, follow)
-        return receipt
-
-    def _write_with(
-        self,
-        batches: list[pa.RecordBatch],
-        put: Callable[[ShardWriter, list[pa.RecordBatch]], Ack | None],
-        timeout: float | None,
-    ) -> dict[UUID, Ack]:
-        if self._fork_guard.is_forked:
-            raise forked(self._core.uri, batches)
-        if self._closed:
-            raise WriterClosed(
-                f"{self._core.uri}: the writer is closed; open a new one", not_written=batches
-            )
-        acks: dict[UUID, Ack] = {}
-        for _ in range(REROUTES):
-            record = self._core.record
-            parts = split(self._core, self._intake, batches, record)
-            failures = self._write_parts(parts, record, put, acks)
-            left = self._rerouter.heirs_of(record, failures, timeout) if failures else None
-            if left is None:
-                break
-            batches = left
-        report(self._core.uri, failures, parts=len(parts))
-        return acks
-
-    def _write_parts(
-        self,
-        parts: Parts,
-        record: TableRecord,
-        put: Callable[[ShardWriter, list[pa.RecordBatch]], Ack | None],
-        acks: dict[UUID, Ack],
-    ) -> Failures:
-        """Make one attempt under one routing; return what failed."""
-        failures: Failures = {}
-
-        def write(shard: UUID) -> None:
-            value, rows = parts[shard]
-            try:
-                ack = put(self._writer(shard, value, record), rows)
-                if ack is not None:
-                    acks[shard] = ack
-            except WeirError as error:
-                failures[shard] = (settled(error, rows), rows)
-
-        self._core.env.threads.map(write, list(parts), workers=CONCURRENCY)
-        return failures
+        """`_write` for a task."""
+        self._require_open(batches)
+        call = FanOut(self._writers, _put(wait=True, timeout=None))
+        acks = await call.over_tasks(self._split, batches, _aput)
+        return self._receipt(acks.items())
 
     def _follow_put(
-        self, record: TableRecord, errors: dict[UUID, WeirError], timeout: float | None
+        self, record: TableRecord, shard: UUID, error: WeirError, timeout: float | None
     ) -> Receipt:
-        """A put failed at those shards: follow the routing if it has left them, or raise."""
-        failures: Failures = {}
-        for shard, error in errors.items():
-            rows = error.unacknowledged
-            if not rows:
-                raise error  # refused: nothing to send elsewhere
-            failures[shard] = (settled(error, rows), rows)
-        left = self._rerouter.heirs_of(record, failures, timeout)
-        if left is None:
-            report(self._core.uri, failures, parts=len(failures))
-        return self._write(left or [], wait=True, timeout=timeout)
+        """A put of one shard failed: follow the routing if it has left the shard, or raise."""
+        if not error.unacknowledged:
+            raise error  # refused: nothing to send elsewhere
+        call = FanOut(self._writers, _put(wait=True, timeout=timeout), timeout)
+        call.fail(shard, error, error.unacknowledged)
+        return self._receipt(call.follow(self._split, record).items())
 
-    def _abandon(self, shard: UUID) -> list[pa.RecordBatch]:
-        """Give up the writer of a sealed shard; returns rows that nobody is waiting for."""
-        with self._lock:
-            writer = self._writers.pop(shard, None)
-        if writer is None:
-            return []
-        try:
-            writer.close()
-        except WeirError as error:
-            final = settled(error, error.unacknowledged)
-            if isinstance(final, UnknownOutcome):
-                raise final from error
-            return final.unacknowledged
-        return []
+    def _receipt(self, acks: Iterable[tuple[UUID, Ack]]) -> Receipt:
+        return Receipt(self._core, self.unheard, tuple(acks))
 
-    def _writer(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:
-        with self._lock:
-            known = self._writers.get(shard)
-            if known is not None:
-                return known
-            gate = self._opening.setdefault(shard, self._core.env.threads.lock())
-        # One opener per shard: two of this process would fence each other.
-        with gate:
-            with self._lock:
-                known = self._writers.get(shard)
-            if known is not None:
-                return known
-            self._core.ensure_shard(value, record)
-            of = Shard(self._core, shard, value)
-            opened = registered_writer(self._core, of, self._config, self._schema, self._crowd)
-            opened.intake.owns = None  # rows come routed and need not be hashed twice
-            with self._lock:
-                closed = self._closed
-                if not closed:
-                    self._writers[shard] = opened
-            if closed:
-                opened.close()
-                raise WriterClosed(f"{self._core.uri}: the writer is closed; open a new one")
-            return opened
 
-    def _each(self, writers: dict[UUID, ShardWriter], run: Callable[[ShardWriter], object]) -> None:
-        if self._fork_guard.is_forked:
-            raise forked(self._core.uri)
-        failures: Failures = {}
+def _put(*, wait: bool, timeout: float | None) -> Run[Ack]:
+    def put(writer: ShardWriter, part: Part) -> Ack:
+        return writer.puts.put_shaped(part.rows, wait=wait, timeout=timeout, taken=part.taken)
 
-        def attempt(item: tuple[UUID, ShardWriter]) -> None:
-            try:
-                run(item[1])
-            except WeirError as error:
-                left = error.unacknowledged
-                failures[item[0]] = (settled(error, left), left)
+    return put
 
-        self._core.env.threads.map(attempt, list(writers.items()), workers=CONCURRENCY)
-        self._follow(failures)
-        report(self._core.uri, failures, parts=max(len(writers), len(failures)))
 
-    def _follow(self, failures: Failures) -> None:
-        """Take out of `failures` the shards the routing has left; their rows go to the heirs."""
-        failed = list(failures)
-        rows = self._rerouter.take(failures)
-        if not rows:
-            return
-        try:
-            with TableWriter(self._core, self._config, self._schema) as heir:
-                heir._write(rows, wait=True, timeout=None)
-        except PartialWrite as error:
-            failures |= {s: (e, e.unacknowledged) for s, e in error.failures.items()}
-        except WeirError as error:
-            failures[failed[0]] = (settled(error, rows), error.unacknowledged)
+async def _aput(writer: ShardWriter, part: Part) -> Ack:
+    return await writer.puts.aput_shaped(part.rows, part.taken)

@@ -14,18 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from weir.env import Env, Lock
 from weir.format.keys import pk_values
 from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_columns, filter_rows
-from weir.merge.levels import level_schema, shaped
+from weir.merge.levels import MemLevel, MemView, level_schema, shaped
 from weir.search.lance_vectors import Candidates, VectorQuery
 from weir.search.lazy import Lazy
-from weir.search.memory import FreshIndexes
-from weir.search.text import TextStats
+from weir.search.memory import TextIndex
+from weir.search.text import Analyzer, TextBlock, TextStats
 from weir.search.text_query import TextQuery, Texts
-from weir.search.vector import VectorBlock, exact_distances, rough_distances, slack
+from weir.search.vector import VectorBlock, exact_distances, rough_distances, slack, vectors_of
 
 _ROW: Final = "__weir_row"
 
@@ -38,8 +39,18 @@ class MemoryRows:
     """Batches with the columns a search needs, including `_tombstone`, and which rows count."""
 
     def __init__(
-        self, batches: Sequence[pa.RecordBatch], schema: TableSchema, *, filter: Any = None
+        self,
+        batches: Sequence[pa.RecordBatch],
+        schema: TableSchema,
+        env: Env,
+        *,
+        filter: Any = None,
+        level: MemLevel | MemView | None = None,
     ) -> None:
+        """`level` is the one whose batches these are, if they stay in memory."""
+        self._env = env
+        self._level = level
+        self._vectors: dict[str, VectorBlock] = {}
         self.batches = [batch for batch in batches if batch.num_rows]
         self._schema = schema
         self._filter = filter
@@ -79,13 +90,26 @@ class MemoryRows:
             schema=pa.schema([*fields, pa.field(_ROW, pa.int64())]),
         )
         passing = np.zeros(self.rows, np.bool_)
-        for batch in filter_rows(table, self._filter, [_ROW]):
+        for batch in filter_rows(table, self._filter, [_ROW], known=self._schema.plain.names):
             passing[batch.column(0).to_numpy()] = True
         return passing
 
     def arrays(self, column: str) -> list[pa.Array]:
         """The column, batch by batch."""
         return [batch.column(column) for batch in self.batches]
+
+    def vectors(self, column: str) -> VectorBlock:
+        """The vectors of a column, read once for all queries of a batch."""
+        if column not in self._vectors:
+            self._vectors[column] = vectors_of(self.arrays(column))
+        return self._vectors[column]
+
+    def texts(self, column: str, analyzer: Analyzer) -> Sequence[TextBlock]:
+        """The postings of a column, perhaps with those of later rows; kept with the level."""
+        if self._level is None:
+            return TextIndex(analyzer, self._env).blocks(self.arrays(column))
+        index = TextIndex.of(self._level, column, analyzer, self._env)
+        return index.blocks(self.arrays(column))
 
     def _column(self, name: str) -> pa.ChunkedArray:
         return pa.chunked_array(self.arrays(name))
@@ -103,89 +127,39 @@ class MemoryRows:
         return pa.Table.from_batches(rows, target)
 
 
-class Ranked:
-    """Rows in memory, ranked by a computed value; offers the best of them."""
-
-    def __init__(
-        self, rows: MemoryRows, names: Sequence[str], rank: Callable[[], tuple[Ints, Floats]]
-    ) -> None:
-        self._rows = rows
-        self._names = list(names)
-        self._rank = rank
-
-    @Lazy
-    def _ranking(self) -> tuple[Ints, Floats]:
-        numbers, values = self._rank()
-        order = np.argsort(values, kind="stable")
-        return numbers[order], values[order]
-
-    def fetch(self, count: int) -> Candidates:
-        """The best `count` rows."""
-        numbers, values = self._ranking
-        exhausted = count >= len(numbers)
-        numbers, values = numbers[:count], values[:count]
-        bound = math.inf if exhausted else float(values[-1])
-        rows = self._rows.take(numbers, self._names)
-        return Candidates(rows, numbers, values, bound, exhausted)
-
-    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
-        """Columns of rows offered before."""
-        return self._rows.take(handles, columns)
-
-
 class MemoryVectors:
     """Vectors in memory: a product estimates all distances; near rows are measured exactly."""
 
-    def __init__(
-        self, rows: MemoryRows, query: VectorQuery, names: Sequence[str], fresh: FreshIndexes
-    ) -> None:
+    def __init__(self, rows: MemoryRows, query: VectorQuery, names: Sequence[str]) -> None:
         self._rows = rows
         self._query = query
         self._names = list(names)
-        self._fresh = fresh
 
     @Lazy
-    def _rough(self) -> tuple[list[tuple[int, VectorBlock]], npt.NDArray[np.float32], float]:
-        """Blocks with the number of their first row, rough distances, and their maximum error."""
-        rows = self._rows
-        rough = np.full(rows.rows, np.nan, np.float32)
-        blocks: list[tuple[int, VectorBlock]] = []
-        error, start = 0.0, 0
-        for block in self._fresh.vectors(rows.arrays(self._query.column)):
-            end = min(start + block.rows, rows.rows)
-            if end <= start:
-                break
-            distances = rough_distances(block, self._query.vector, self._query.metric)
-            rough[start:end] = distances[: end - start]
-            error = max(error, slack(block, self._query.vector, self._query.metric))
-            blocks.append((start, block))
-            start = end
-        rough[~rows.allowed] = np.nan
-        return blocks, rough, error
+    def _rough(self) -> tuple[VectorBlock, npt.NDArray[np.float32], float]:
+        """The vectors, rough distances, and their maximum error."""
+        query = self._query
+        block = self._rows.vectors(query.column)
+        rough = rough_distances(block, query.vector, query.metric)
+        rough[~self._rows.allowed] = np.nan
+        return block, rough, slack(block, query.vector, query.metric)
 
     def fetch(self, count: int) -> Candidates:
         """The nearest `count` rows."""
-        blocks, rough, error = self._rough
+        block, rough, error = self._rough
         (finite,) = np.nonzero(np.isfinite(rough))
         exhausted = count >= len(finite)
         if not exhausted:
             # Measure every row again that could be among the nearest, given the error.
             edge = np.partition(rough[finite], count - 1)[count - 1]
             finite = finite[rough[finite] <= edge + 2 * error]
-        values = self._measured(blocks, finite)
+        near = block.vectors(finite)
+        values = exact_distances(near, self._query.vector, self._query.metric)
         order = np.argsort(values, kind="stable")[:count]
         numbers, values = finite[order], values[order]
         bound = math.inf if exhausted or not len(values) else float(values[-1])
         rows = self._rows.take(numbers, self._names)
         return Candidates(rows, numbers, values, bound, exhausted)
-
-    def _measured(self, blocks: list[tuple[int, VectorBlock]], numbers: Ints) -> Floats:
-        values = np.full(len(numbers), np.nan)
-        for start, block in blocks:
-            inside = (numbers >= start) & (numbers < start + block.rows)
-            vectors = block.vectors(numbers[inside] - start)
-            values[inside] = exact_distances(vectors, self._query.vector, self._query.metric)
-        return values
 
     def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
         """Columns of rows offered before."""
@@ -195,18 +169,15 @@ class MemoryVectors:
 class MemoryTexts:
     """Text in memory: an index with the postings of every row."""
 
-    def __init__(
-        self, rows: MemoryRows, query: TextQuery, names: Sequence[str], fresh: FreshIndexes
-    ) -> None:
+    def __init__(self, rows: MemoryRows, query: TextQuery, names: Sequence[str]) -> None:
         self._rows = rows
         self._query = query
-        self._fresh = fresh
+        self._names = list(names)
         self._common: TextStats | None = None
-        self._ranked = Ranked(rows, names, self._rank)
 
     @Lazy
-    def _blocks(self) -> Any:
-        return self._fresh.texts(self._rows.arrays(self._query.column), self._query.analyzer)
+    def _blocks(self) -> Sequence[TextBlock]:
+        return self._rows.texts(self._query.column, self._query.analyzer)
 
     @Lazy
     def _ids(self) -> dict[str, int]:
@@ -224,7 +195,9 @@ class MemoryTexts:
         """Use these statistics for all later scores."""
         self._common = common
 
-    def _rank(self) -> tuple[Ints, Floats]:
+    @Lazy
+    def _ranking(self) -> tuple[Ints, Floats]:
+        """The matching rows, best first, and their values."""
         assert self._common is not None, "scores of levels compare only by common statistics"
         numbers, values = [np.zeros(0, np.int64)], [np.zeros(0)]
         for start, block in _numbered(self._blocks):
@@ -238,7 +211,9 @@ class MemoryTexts:
             values.append(-scores[matches])
         found, ranks = np.concatenate(numbers), np.concatenate(values)
         allowed = self._rows.allowed[found] if len(found) else np.zeros(0, np.bool_)
-        return found[allowed], ranks[allowed]
+        found, ranks = found[allowed], ranks[allowed]
+        order = np.argsort(ranks, kind="stable")
+        return found[order], ranks[order]
 
     def _texts_of(self, numbers: Ints) -> Texts:
         def texts(at: Ints) -> Sequence[str | None]:
@@ -250,14 +225,70 @@ class MemoryTexts:
 
     def fetch(self, count: int) -> Candidates:
         """The best `count` rows."""
-        return self._ranked.fetch(count)
+        numbers, values = self._ranking
+        exhausted = count >= len(numbers)
+        numbers, values = numbers[:count], values[:count]
+        bound = math.inf if exhausted else float(values[-1])
+        rows = self._rows.take(numbers, self._names)
+        return Candidates(rows, numbers, values, bound, exhausted)
 
     def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
         """Columns of rows offered before."""
         return self._rows.take(handles, columns)
 
 
-def _numbered(blocks: Any) -> Iterator[tuple[int, Any]]:
+class PassingRows:
+    """Rows of a level that is read in pieces because it is long: a piece is read for each request,
+    and only the rows that are offered are kept (L-10).
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Sequence[str]], MemoryVectors | MemoryTexts],
+        names: Sequence[str],
+        one_at_a_time: Lock,
+    ) -> None:
+        """`read` gives a search that can return those columns; `names` are offered with each row.
+
+        `one_at_a_time` is shared by all pieces, so that memory holds one of them.
+        """
+        self._names = list(names)
+        self._read = read
+        self._one_at_a_time = one_at_a_time
+        self._common: TextStats | None = None
+        self._offered: Candidates | None = None
+
+    @Lazy
+    def stats(self) -> TextStats:
+        """The statistics of these rows, if they are searched by words."""
+        with self._one_at_a_time:
+            source = self._read(self._names)
+            assert isinstance(source, MemoryTexts), "vectors have no statistics"
+            return source.stats
+
+    def score_by(self, common: TextStats) -> None:
+        """Use these statistics for all later scores."""
+        self._common = common
+
+    def fetch(self, count: int) -> Candidates:
+        """The best `count` rows."""
+        with self._one_at_a_time:
+            source = self._read(self._names)
+            if isinstance(source, MemoryTexts) and self._common is not None:
+                source.score_by(self._common)
+            self._offered = source.fetch(count)
+            return self._offered
+
+    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
+        """Columns of rows offered before."""
+        known = None if self._offered is None else self._offered.taken(handles, columns)
+        if known is not None:
+            return known
+        with self._one_at_a_time:
+            return self._read(columns).take(handles, columns)
+
+
+def _numbered(blocks: Sequence[TextBlock]) -> Iterator[tuple[int, TextBlock]]:
     start = 0
     for block in blocks:
         yield start, block

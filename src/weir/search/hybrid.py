@@ -2,6 +2,10 @@
 
 Reciprocal rank fusion: a row gets `weight / (rank_constant + rank)` from each ranking it is in,
 with ranks starting at 1, and the sum decides. Distances and scores are not comparable, ranks are.
+
+The place of a row does not depend on the page that is asked for: `depth` rows of each ranking are
+fused and come first. Where they do not suffice, the rows among the first four times `depth` follow,
+fused among themselves, and so on.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
+from weir.search.lance_vectors import GROWTH
 from weir.search.options import SearchOptions, check_count, queries_of
 from weir.search.plan import Plan
 from weir.search.ranking import Best, Ranked, Window, rows_of
@@ -33,7 +38,7 @@ class Fusion:
     rank_constant: int = RANK_CONSTANT
     """The higher it is, the smaller the advantage of the first ranks."""
     depth: int | None = None
-    """Rows used of each ranking; None: four times the rows wanted, at least 100."""
+    """Rows used of each ranking; None: four times `k`, at least 100, and more for later pages."""
 
     def __post_init__(self) -> None:
         for name, least in (("rank_constant", 0), ("depth", 1)):
@@ -87,23 +92,40 @@ def fused(
             " one by one"
         )
     fusion.check(list(queries))
+    for column, query in queries.items():
+        if queries_of(plan.schema, column, query)[1]:
+            raise InvalidInput(f"a hybrid search takes one query for {column!r}, not a list")
+    options.check_for(plan.schema, list(queries))
     count = k + options.offset
-    window = Window(max(fusion.depth or max(DEPTH_MIN, 4 * count), count))
+    depth = fusion.depth or max(DEPTH_MIN, 4 * k)
+    order: dict[Any, _Fused] = {}
+    while True:
+        rankings, rows, is_all = _fused(plan, queries, depth, fusion, options)
+        # Equal scores stay in the order of the first ranking that has the row.
+        following = [key for key in rows if key not in order]
+        order |= {key: rows[key] for key in sorted(following, key=lambda key: -rows[key].score)}
+        if len(order) >= count or is_all or fusion.depth is not None:
+            break
+        depth *= GROWTH
+    page = list(order.values())[options.offset : count]
+    scores = pa.array([row.score for row in page], pa.float32())
+    return _payload(rankings, page, target).append_column(pa.field(RELEVANCE, pa.float32()), scores)
+
+
+def _fused(
+    plan: Plan, queries: Mapping[str, Any], depth: int, fusion: Fusion, options: SearchOptions
+) -> tuple[list[list[Ranked]], dict[Any, _Fused], bool]:
+    """The rankings, the rows among the first `depth` of any by key, and whether these are all."""
     rankings: list[list[Ranked]] = []
     rows: dict[Any, _Fused] = {}
+    is_all = True
     for column, query in queries.items():
-        (one, *_), is_batch = queries_of(plan.schema, column, query)
-        if is_batch:
-            raise InvalidInput(f"a hybrid search takes one query for {column!r}, not a list")
-        ranked, best = plan.best(column, one, window, options)
+        (one, *_), _ = queries_of(plan.schema, column, query)
+        ranked, best = plan.best(column, one, Window(depth), options)
         _add(rows, plan, ranked, best, len(rankings), fusion, fusion.weight(column))
         rankings.append(ranked)
-    # Equal scores stay in the order of the first ranking that has the row.
-    order = sorted(rows.values(), key=lambda row: -row.score)[options.offset : count]
-    scores = pa.array([row.score for row in order], pa.float32())
-    return _payload(rankings, order, target).append_column(
-        pa.field(RELEVANCE, pa.float32()), scores
-    )
+        is_all = is_all and len(best.values) < depth
+    return rankings, rows, is_all
 
 
 def _add(

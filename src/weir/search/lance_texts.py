@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,6 +17,7 @@ from weir.lake.cache import ByteCache
 from weir.lake.filters import filter_rows
 from weir.lake.index import IndexInfo
 from weir.lake.lance_errors import lance_errors
+from weir.lake.shared import SharedDataset
 from weir.search.lance_vectors import ROW_ID, Candidates, take_rows
 from weir.search.lazy import Lazy
 from weir.search.text import TextStats, term_weights
@@ -39,12 +39,13 @@ class LanceTexts:
 
     def __init__(
         self,
-        dataset: lance.LanceDataset,
+        dataset: SharedDataset,
         index: IndexInfo,
         query: TextQuery,
         names: Sequence[str],
         *,
         filter: Any = None,
+        filter_names: Sequence[str] = (),
         sizes: Callable[[], tuple[int, int]] | None = None,
         known: ByteCache[int] | None = None,
     ) -> None:
@@ -55,6 +56,9 @@ class LanceTexts:
         self._query = query
         self._names = list(names)
         self._filter = filter
+        # L-1: asked for indexed rows only, Lance filters by the filter's index alone, and would
+        # leave out rows that the text index has and that one does not have yet.
+        self._filter_by_index = index.ahead_of.isdisjoint(filter_names)
         self._common: TextStats | None = None
         self._has_positions = bool(index.text.get("with_position"))
         # A word that cannot be queried alone has no known weight: fetch every match instead.
@@ -64,7 +68,7 @@ class LanceTexts:
     @property
     def is_final(self) -> bool:
         """True if Lance's answer needs no judging, so it is final when this is the only source."""
-        return self._is_ranked and (self._has_positions or not self._query.needs_judging)
+        return self._is_ranked and not self._query.needs_judging(positions=self._has_positions)
 
     @Lazy
     def stats(self) -> TextStats:
@@ -111,9 +115,8 @@ class LanceTexts:
         if self._common is None:
             assert self.is_final, "scores of levels compare only by common statistics"
             found = self._searched(asked, limit, self._names)
-            scores = found.column("_score").to_numpy().astype(np.float64)
-            order = np.argsort(-scores, kind="stable")
-            values, gain = -scores, 1.0
+            values, gain = -found.column("_score").to_numpy().astype(np.float64), 1.0
+            at = np.arange(found.num_rows)
         else:
             found, texts = self._match(asked, limit)
             counts, lengths = self._counted(texts)
@@ -121,16 +124,14 @@ class LanceTexts:
                 self._common, counts, lengths, lambda at: texts.take(pa.array(at)).to_pylist()
             )
             values, gain = -scores, self._gain(self._common)
-            order = np.flatnonzero(matches)
-            order = order[np.argsort(values[order], kind="stable")]
-        exhausted = limit is None or found.num_rows < limit
+            at = np.flatnonzero(matches)
         last = float(found.column("_score")[-1].as_py()) if found.num_rows else 0.0
-        self._offered = Candidates(
-            found.select(self._names).take(order),
-            found.column(ROW_ID).to_numpy()[order].astype(np.int64),
-            values[order],
-            math.inf if exhausted else -last * gain,
-            exhausted,
+        self._offered = Candidates.of(
+            found.select(self._names).take(at),
+            found.column(ROW_ID).to_numpy()[at].astype(np.int64),
+            values[at],
+            -last * gain,
+            exhausted=limit is None or found.num_rows < limit,
         )
         return self._offered
 
@@ -179,7 +180,9 @@ class LanceTexts:
                 filter=self._filter if filtered else None,
                 prefilter=True,
                 limit=limit,
-                fast_search=True,
+                fast_search=True,  # the rows in the text index; `ScannedTexts` reads the others
+                # guard: L-1 test_text_search_and_an_index_behind
+                use_scalar_index=self._filter_by_index,
                 with_row_id=True,
             ).to_table()
 
@@ -189,7 +192,7 @@ class ScannedTexts:
 
     def __init__(
         self,
-        dataset: lance.LanceDataset,
+        dataset: SharedDataset,
         fragments: Sequence[int],
         query: TextQuery,
         names: Sequence[str],
@@ -262,11 +265,10 @@ class ScannedTexts:
         else:
             at = np.arange(rows.num_rows)
         at = at[matches[at]]
-        order = at[np.argsort(values[at], kind="stable")]
-        return Candidates(
-            rows.select(self._names).take(order),
-            rows.column(ROW_ID).to_numpy()[order].astype(np.int64),
-            values[order],
+        return Candidates.of(
+            rows.select(self._names).take(at),
+            rows.column(ROW_ID).to_numpy()[at].astype(np.int64),
+            values[at],
             math.inf,
             exhausted=True,
         )
@@ -276,7 +278,7 @@ class ScannedTexts:
         return take_rows(self._dataset, handles, columns)
 
 
-def index_sizes(dataset: lance.LanceDataset, index: str, query: TextQuery) -> tuple[int, int]:
+def index_sizes(dataset: SharedDataset, index: str, query: TextQuery) -> tuple[int, int]:
     """Rows and words of an inverted index; they never change for one version of a dataset."""
     with lance_errors(f"reading the statistics of index {index!r} of {dataset.uri}"):
         parts = dataset.stats.index_stats(index)["indices"]
@@ -291,7 +293,7 @@ def index_sizes(dataset: lance.LanceDataset, index: str, query: TextQuery) -> tu
             return docs, _sampled(dataset, query, docs)
 
 
-def _tokens(dataset: lance.LanceDataset, segment: Any) -> int:
+def _tokens(dataset: SharedDataset, segment: Any) -> int:
     """Words of one segment, from the footers of its files; `KeyError` if they do not have it."""
     if segment.base_id is not None:
         raise KeyError("the files of the index are in another table")
@@ -306,7 +308,7 @@ def _tokens(dataset: lance.LanceDataset, segment: Any) -> int:
     return sum(int(footer(f"part_{part}_docs.lance")[b"total_tokens"]) for part in parts)
 
 
-def _sampled(dataset: lance.LanceDataset, query: TextQuery, docs: int) -> int:
+def _sampled(dataset: SharedDataset, query: TextQuery, docs: int) -> int:
     """An estimate for an index without readable files: those of a clone are in another table."""
     rows = dataset.to_table(columns=[query.column], limit=_SAMPLE_ROWS)
     block = query.analyzer.block(rows.column(query.column))

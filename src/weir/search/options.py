@@ -22,9 +22,9 @@ class SearchOptions:
     metric: str | None = None
     """Distance: "l2", "cosine" or "dot"; None: the metric of the column's index, or l2."""
     nprobes: int | None = None
-    """Minimum number of partitions of an approximate index to search."""
+    """Minimum number of partitions of an approximate index to search; None: 20."""
     refine_factor: int | None = None
-    """Candidates per requested row whose exact distance is computed."""
+    """Candidates per requested row whose exact distance is computed; None: 10."""
     exact: bool = False
     """Compare every vector instead of using an approximate index."""
     offset: int = 0
@@ -43,6 +43,18 @@ class SearchOptions:
             raise InvalidInput(f"offset must be a whole number, zero or more, got {self.offset!r}")
         if self.distance_range is not None:
             _check_range(self.distance_range)
+
+    def check_for(self, schema: TableSchema, columns: Sequence[str]) -> None:
+        """Raise `InvalidInput` for an option about vectors if none of `columns` holds any."""
+        if any(is_vector_type(schema.plain.field(column).type) for column in columns):
+            return
+        for option in ("metric", "nprobes", "refine_factor", "exact", "distance_range"):
+            value = getattr(self, option)
+            if value is not None and value is not False:
+                raise InvalidInput(
+                    f"{option} is about distances of vectors, and {', '.join(map(repr, columns))}"
+                    " holds text, which is ranked by words; leave it out"
+                )
 
     def window(self, k: int) -> Window:
         """The part of the ranking that the search must find."""

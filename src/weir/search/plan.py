@@ -7,13 +7,14 @@ compared one by one, so no row is missed after a compaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
+from weir.env import Lock
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import Base
 from weir.lake.base.view import LanceBase
@@ -22,12 +23,13 @@ from weir.lake.index import Dataset, IndexInfo, dataset_indexes, index_of
 from weir.lake.sstable.read import LanceSsTable
 from weir.merge.levels import Level, MemLevel, MemView
 from weir.merge.merge import Belongs, output_schema
-from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors
+from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors, PassingRows
 from weir.search.lance_texts import LanceTexts, ScannedTexts, index_sizes
-from weir.search.lance_vectors import EXACT_BYTES, REFINE, Effort, LanceVectors, VectorQuery
-from weir.search.memory import FreshIndexes
+from weir.search.lance_vectors import EXACT_BYTES, PROBES, REFINE, LanceVectors, VectorQuery
+from weir.search.lazy import Lazy
+from weir.search.memory import SearchCache
 from weir.search.options import SearchOptions, check_count, queries_of
-from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Window, best_of, rows_of
+from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Source, Window, best_of, rows_of
 from weir.search.text import TextStats
 from weir.search.text_query import TextQuery
 from weir.search.vector import METRICS, Matrix
@@ -35,6 +37,9 @@ from weir.search.words import Words
 
 QUERY_INDEX: Final = "query_index"
 """The column with the number of the query in the batch that a row answers."""
+
+_Search = Callable[[MemoryRows, Sequence[str]], MemoryVectors | MemoryTexts]
+"""A search of rows in memory that offers columns."""
 
 
 def search_levels(
@@ -48,14 +53,15 @@ def search_levels(
     filter: Any = None,
     columns: Sequence[str] | None = None,
     belongs: Belongs | None = None,
-    fresh: FreshIndexes,
+    cache: SearchCache,
     options: SearchOptions,
 ) -> pa.Table:
     """The `k` best rows of `levels` (newest first) over `base`; see `Table.search`."""
     check_count(k)
     target = output_schema(schema, columns)
-    plan = Plan(tuple(levels), base, schema, filter, belongs, fresh, tuple(target.names))
+    plan = Plan(tuple(levels), base, schema, filter, belongs, cache, tuple(target.names))
     asked, is_batch = queries_of(schema, column, query)
+    options.check_for(schema, [column])
     found = [plan.search(column, one, k, target, options) for one in asked]
     if not is_batch:
         return found[0]
@@ -73,7 +79,7 @@ class Plan:
     schema: TableSchema
     filter: Any
     belongs: Belongs | None
-    fresh: FreshIndexes
+    cache: SearchCache
     wanted: tuple[str, ...] = ()
     """Columns to return of the rows found."""
     _in_memory: dict[int, MemoryRows] = field(default_factory=dict, repr=False)
@@ -97,11 +103,12 @@ class Plan:
         self, column: str, query: Matrix | Words, window: Window, options: SearchOptions
     ) -> tuple[list[Ranked], Best]:
         """The best rows, and the sources to read their columns from."""
+        filter_columns(self.filter, self.schema.plain.names)  # refuses columns of Lance's own
         if isinstance(query, np.ndarray):
             ranked = self.by_vector(column, query, options)
         else:
             ranked = self.by_text(column, query)
-        return ranked, best_of(ranked, window, self.schema.primary_key, self.fresh.env)
+        return ranked, best_of(ranked, window, self.schema.primary_key, self.cache.env)
 
     def by_vector(self, column: str, vector: Matrix, options: SearchOptions) -> list[Ranked]:
         """A source for each level that ranks its rows by distance to a vector."""
@@ -109,18 +116,17 @@ class Plan:
         query = VectorQuery(column, vector, metric, exact=options.exact)
 
         def on_lance(dataset: Dataset, *, is_base: bool) -> LanceVectors:
-            asked, effort = self._thoroughly(dataset, query, options, is_base=is_base)
-            names = self._names(dataset)
-            return LanceVectors(dataset, asked, names, filter=self.filter, effort=effort)
+            asked = self._thoroughly(dataset, query, options, is_base=is_base)
+            return LanceVectors(dataset, asked, self._names(dataset), filter=self.filter)
 
-        def in_memory(rows: MemoryRows) -> MemoryVectors:
-            return MemoryVectors(rows, query, self._key, self.fresh)
+        def in_memory(rows: MemoryRows, names: Sequence[str]) -> MemoryVectors:
+            return MemoryVectors(rows, query, names)
 
         ranked = [
             Ranked(
                 on_lance(level.dataset, is_base=False)
                 if _is_current(level)
-                else in_memory(self._memory(level)),
+                else self._fresh_rows(level, column, in_memory),
                 self.levels[:number],
             )
             for number, level in enumerate(self.levels)
@@ -130,54 +136,51 @@ class Plan:
                 Ranked(on_lance(self.base.dataset, is_base=True), self.levels, self.belongs)
             )
         elif self.base is not None:
-            rows = self._of_base(self.base)
-            ranked.append(Ranked(in_memory(rows), self.levels, self.belongs))
+            rows = in_memory(self._of_base(self.base), self._key)
+            ranked.append(Ranked(rows, self.levels, self.belongs))
         return ranked
 
     def _thoroughly(
         self, dataset: Dataset, query: VectorQuery, options: SearchOptions, *, is_base: bool
-    ) -> tuple[VectorQuery, Effort | None]:
-        """How to query an index: as the options say, or as thoroughly as the index needs."""
+    ) -> VectorQuery:
+        """How to query an index: as the options say; exactly if that is faster than the index."""
         index = index_of(self._indexes(dataset), query.column, "vector")
-        if query.exact or index is None:
-            return replace(query, exact=True), None
-        if index.metric != query.metric:
-            return replace(query, exact=True), None
+        if query.exact or index is None or index.metric != query.metric:
+            return replace(query, exact=True)
         refine = None if index.is_flat else options.refine_factor or REFINE
-        asked = replace(query, probes=options.nprobes, refine=refine)
+        asked = replace(query, probes=options.nprobes or PROBES, refine=refine)
         if options.nprobes is not None or options.refine_factor is not None:
-            return asked, None
+            return asked
         if index.is_flat and not is_base:
-            return asked, None  # its writer made no more partitions than a search probes
+            return asked  # its writer made no more partitions than a search probes
         vectors = self.schema.plain.field(query.column).type
         row_bytes = vectors.list_size * (vectors.value_type.bit_width // 8)
-        rows = dataset.count_rows()
-        if rows * row_bytes <= EXACT_BYTES:
-            return replace(query, exact=True), None
-        key = (dataset.uri, dataset.version, query.column)
-        return asked, self.fresh.efforts.get_or_make(
-            key, lambda: Effort(row_bytes, rows), lambda _: 1
-        )
+        return replace(asked, exact=dataset.count_rows() * row_bytes <= EXACT_BYTES)
 
     def by_text(self, column: str, words: Words) -> list[Ranked]:
         """A source for each level that ranks its rows by words, all with the same statistics."""
         index = self._base_index(column, "text")
         options = index.analyzer if index is not None else self._sstable_analyzer(column)
-        query = TextQuery.of(column, words, self.fresh.analyzer(options))
+        query = TextQuery.of(column, words, self.cache.analyzer(options))
         if not query.terms:
             return []
+
+        def in_memory(rows: MemoryRows, names: Sequence[str]) -> MemoryTexts:
+            return MemoryTexts(rows, query, names)
+
         sources: list[tuple[Any, Sequence[Level], Belongs | None]] = []
         for number, level in enumerate(self.levels):
             indexed = self._indexed_text(level, query, options)
-            source = indexed or MemoryTexts(self._memory(level), query, self._key, self.fresh)
+            source = indexed or self._fresh_rows(level, column, in_memory)
             sources.append((source, self.levels[:number], None))
         sources.extend(
             (source, self.levels, self.belongs) for source in self._base_texts(query, index)
         )
+        # guard: L-1 first test_scores_of_all_levels_compare
         if len(sources) == 1 and isinstance(sources[0][0], LanceTexts) and sources[0][0].is_final:
             return [Ranked(*one) for one in sources]
         common = TextStats()
-        for stats in self.fresh.env.threads.map(
+        for stats in self.cache.env.threads.map(
             lambda one: one[0].stats, sources, workers=LEVELS_AT_ONCE
         ):
             common = common.plus(stats)
@@ -198,7 +201,7 @@ class Plan:
         if self.base is None:
             return []
         if not isinstance(self.base, LanceBase):
-            return [MemoryTexts(self._of_base(self.base), query, self._key, self.fresh)]
+            return [MemoryTexts(self._of_base(self.base), query, self._key)]
         dataset = self.base.dataset
         covered = frozenset() if index is None else index.fragments
         rest = [number for number, _ in self.base.fragments() if number not in covered]
@@ -222,10 +225,11 @@ class Plan:
             query,
             self._names(dataset),
             filter=self.filter,
-            sizes=lambda: self.fresh.sizes.get_or_make(
+            filter_names=filter_columns(self.filter, self.schema.plain.names),
+            sizes=lambda: self.cache.sizes.get_or_make(
                 key, lambda: index_sizes(dataset, index.name, query), lambda _: 1
             ),
-            known=self.fresh.words,
+            known=self.cache.words,
         )
 
     @property
@@ -242,23 +246,41 @@ class Plan:
             names = list(dict.fromkeys((*names, *self.wanted)))
         return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
-    def _memory(self, level: Level) -> MemoryRows:
-        """The rows of a level, shared by all queries of a batch."""
-        if id(level) not in self._in_memory:
-            batches = level.batches if isinstance(level, MemLevel | MemView) else list(level.scan())
-            self._in_memory[id(level)] = MemoryRows(batches, self.schema, filter=self.filter)
-        return self._in_memory[id(level)]
+    def _fresh_rows(self, level: Level, column: str, search: _Search) -> Source:
+        """A level that Lance cannot search: what is in memory stays there, for all queries of a
+        batch; what is on the store is read for each."""
+        if isinstance(level, MemLevel | MemView):
+            if id(level) not in self._in_memory:
+                rows = self._rows(level.batches, level)
+                self._in_memory[id(level)] = rows
+            return search(self._in_memory[id(level)], self._key)
+        looked_at = filter_columns(self.filter, self.schema.plain.names)
+
+        def read(columns: Sequence[str]) -> MemoryVectors | MemoryTexts:
+            names = dict.fromkeys((*self._key, column, *looked_at, *columns))
+            return search(self._rows(list(level.scan(list(names)))), columns)
+
+        return PassingRows(read, self._key, self._one_at_a_time)
+
+    @Lazy
+    def _one_at_a_time(self) -> Lock:
+        return self.cache.env.threads.lock()
 
     def _of_base(self, base: Base) -> MemoryRows:
         batches = [
             batch.append_column(TOMBSTONE_FIELD, pa.array(np.zeros(batch.num_rows, np.bool_)))
             for batch in base.scan()
         ]
-        return MemoryRows(batches, self.schema, filter=self.filter)
+        return self._rows(batches)
+
+    def _rows(
+        self, batches: list[pa.RecordBatch], level: MemLevel | MemView | None = None
+    ) -> MemoryRows:
+        return MemoryRows(batches, self.schema, self.cache.env, filter=self.filter, level=level)
 
     def _indexes(self, dataset: Dataset) -> list[IndexInfo]:
         key = (dataset.uri, dataset.version)
-        return self.fresh.known.get_or_make(key, lambda: dataset_indexes(dataset), lambda _: 1)
+        return self.cache.known.get_or_make(key, lambda: dataset_indexes(dataset), lambda _: 1)
 
     def _base_index(self, column: str, kind: str) -> IndexInfo | None:
         if not isinstance(self.base, LanceBase):

@@ -115,7 +115,7 @@ def _merged(best: Best, number: int, one: Ranked, offered: Candidates, key: Sequ
         alive = _alive(offered.rows.filter(pa.array(better)), one, key)
         at = np.flatnonzero(better)[alive]
         merged = best.with_rows(number, offered.values[at], offered.handles[at])
-        if offered.exhausted or merged.worst <= offered.bound:
+        if offered.exhausted or merged.worst <= offered.bound:  # guard: L-1 always
             return merged
         count *= GROWTH
         offered = one.source.fetch(count)

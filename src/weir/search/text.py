@@ -151,6 +151,11 @@ class Analyzer:
         self._ids: dict[str, int] = {}
         self._words: dict[str, tuple[int, ...]] = {}
 
+    @property
+    def is_word_by_word(self) -> bool:
+        """True if each word of a text is one token or none, whatever its neighbours are."""
+        return self._separators is not None
+
     def tokens(self, text: str) -> list[str]:
         """The tokens of one text, in order."""
         with lance_errors(f"tokenizing text with {self._options}"):

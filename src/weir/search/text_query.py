@@ -46,6 +46,9 @@ class _Leaf:
     """The distinct tokens, as columns of the counts. `times` is how often the query has each: Lance
     adds the score of a word that many times."""
     times: tuple[int, ...]
+    is_loose: bool = False
+    """True if Lance may take rows with some of the tokens for matches, whatever `how` says: for
+    n-grams it does, also with positions."""
 
     def judge(self, rows: _Rows, analyzer: Analyzer) -> tuple[Mask, Floats]:
         if not self.columns:
@@ -67,15 +70,16 @@ class _Leaf:
         return bool(set.intersection(*starts))
 
     def for_lance(self, column: str, *, positions: bool) -> Any:
-        if self.how == "phrase" and positions:
+        if self.how == "phrase" and positions and not self.is_loose:
             return PhraseQuery(self.text, column)
         every = FullTextOperator.OR if self.how == "or" else FullTextOperator.AND
         return MatchQuery(self.text, column, operator=every)
 
-    @property
-    def needs_judging(self) -> bool:
-        """True if an index without positions also finds rows that do not match."""
-        return self.how == "phrase"
+    def needs_judging(self, *, positions: bool) -> bool:
+        # guard: L-1 test_a_text_index_of_ngrams
+        if self.is_loose and self.how != "or":
+            return True
+        return self.how == "phrase" and not positions
 
     def leaves(self) -> Iterator[_Leaf]:
         yield self
@@ -104,15 +108,16 @@ class _Group:
     def for_lance(self, column: str, *, positions: bool) -> Any:
         # An index without positions matches more rows than the phrase does. To exclude them here
         # would also drop rows that match the query, so `judge` excludes phrases later.
-        left_out = [one for one in self.must_not if positions or not one.needs_judging]
+        # guard: L-1 always test_search_queries
+        left_out = [one for one in self.must_not if not one.needs_judging(positions=positions)]
         kinds = ((Occur.MUST, self.must), (Occur.SHOULD, self.should), (Occur.MUST_NOT, left_out))
         return BooleanQuery(
             [(how, q.for_lance(column, positions=positions)) for how, qs in kinds for q in qs]
         )
 
-    @property
-    def needs_judging(self) -> bool:
-        return any(one.needs_judging for one in (*self.must, *self.should, *self.must_not))
+    def needs_judging(self, *, positions: bool) -> bool:
+        parts = (*self.must, *self.should, *self.must_not)
+        return any(one.needs_judging(positions=positions) for one in parts)
 
     def leaves(self) -> Iterator[_Leaf]:
         for one in (*self.must, *self.should, *self.must_not):
@@ -146,14 +151,13 @@ class TextQuery:
         """The tokens, in order."""
         return list(self.terms)
 
-    @property
-    def needs_judging(self) -> bool:
-        """True if an index without positions also finds rows that do not match."""
-        return self.root.needs_judging
+    def needs_judging(self, *, positions: bool) -> bool:
+        """True if an index, with or without positions, also finds rows that do not match."""
+        return self.root.needs_judging(positions=positions)
 
     def for_lance(self, *, positions: bool) -> Any:
-        """The query in Lance's form; without positions it finds at least the matching rows, each
-        with at least its score."""
+        """The query in Lance's form; it finds at least the matching rows, each with at least its
+        score."""
         return self.root.for_lance(self.column, positions=positions)
 
     def any_word(self) -> Any:
@@ -191,4 +195,11 @@ def _node(query: Words, analyzer: Analyzer, numbers: Mapping[str, int]) -> _Leaf
     text = query if isinstance(query, str) else query.text
     tokens = tuple(analyzer.positions(text))
     times = Counter(token for token, _ in tokens)
-    return _Leaf(text, how, tokens, tuple(numbers[token] for token in times), tuple(times.values()))
+    return _Leaf(
+        text,
+        how,
+        tokens,
+        tuple(numbers[token] for token in times),
+        tuple(times.values()),
+        is_loose=not analyzer.is_word_by_word,
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ _SLACK: Final = 1e-6
 PART_BYTES: Final = 32 << 10
 """Parts of at least this size are not joined: an additional product costs 4 microseconds."""
 
-P = TypeVar("P", pa.Array, npt.NDArray[np.float32])
 Floats = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float32]
 
@@ -42,11 +41,6 @@ class VectorBlock:
         """Number of rows."""
         return len(self.norms)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory held, counting values shared with the batches."""
-        return sum(part.nbytes for part in self.parts) + self.norms.nbytes
-
     def vectors(self, numbers: npt.NDArray[np.int64]) -> Matrix:
         """The vectors of some rows, by ascending row numbers."""
         ends = np.cumsum([len(part) for part in self.parts])
@@ -56,7 +50,7 @@ class VectorBlock:
         for part, end, cut in zip(self.parts, ends.tolist(), cuts.tolist(), strict=True):
             found.append(part[numbers[begin:cut] - first])
             first, begin = end, cut
-        return np.concatenate(found)
+        return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
 
 
 def vector_block(vectors: pa.Array) -> VectorBlock:
@@ -71,16 +65,19 @@ def vector_block(vectors: pa.Array) -> VectorBlock:
     return VectorBlock((values,), norms)
 
 
-def join_blocks(blocks: Sequence[VectorBlock]) -> VectorBlock:
-    """Join blocks into one, in their order; small parts are joined into larger ones."""
-    parts = [part for block in blocks for part in block.parts]
-    joined = [np.concatenate(some) if len(some) > 1 else some[0] for some in in_parts(parts)]
-    return VectorBlock(tuple(joined), np.concatenate([block.norms for block in blocks]))
+def vectors_of(arrays: Sequence[pa.Array]) -> VectorBlock:
+    """The vectors of a column, batch by batch; small batches are joined into larger ones."""
+    groups = _in_parts(arrays)
+    blocks = [vector_block(g[0] if len(g) == 1 else pa.concat_arrays(g)) for g in groups]
+    norms = [block.norms for block in blocks] or [np.zeros(0, np.float32)]
+    return VectorBlock(
+        tuple(part for block in blocks for part in block.parts), np.concatenate(norms)
+    )
 
 
-def in_parts(pieces: Sequence[P]) -> Iterator[list[P]]:
+def _in_parts(pieces: Sequence[pa.Array]) -> Iterator[list[pa.Array]]:
     """Group neighbours that are worth joining; a piece that is large enough stays alone."""
-    group: list[P] = []
+    group: list[pa.Array] = []
     nbytes = 0
     for piece in pieces:
         size = piece.nbytes

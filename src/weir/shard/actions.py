@@ -6,21 +6,26 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from weir.errors import InvalidInput, SchemaMismatch
+from weir.errors import CommitConflict, InvalidInput, SchemaMismatch
 from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.expressions import condition_columns, filter_mask, new_values, when_mask
 from weir.log.intake import Intake
+from weir.types import Filter
 
 Mask = npt.NDArray[np.bool_]
+AddedColumns = Callable[[], Sequence[str]]
+"""The columns of the base, as it was last read, that the writer does not know."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +46,24 @@ class Verdict:
         return bool(self.writes.all()) and not self.rows.column(TOMBSTONE).true_count
 
 
-class ExistingRows(Protocol):
+class FoundRows:
     """The existing rows of the keys of some given rows, row by row."""
 
-    @property
-    def present(self) -> Mask:
-        """Which keys have a row."""
+    def __init__(self, rows: pa.Table, places: list[int | None] | range) -> None:
+        """`places`: the row index of each key; a range: all have one, in the order of keys."""
+        self._rows = rows
+        self._places = places
+        if isinstance(places, range):
+            self.present: Mask = np.ones(len(places), np.bool_)
+        else:
+            self.present = np.array([place is not None for place in places], np.bool_)
 
-    @property
+    @cached_property
     def rows(self) -> pa.Table:
-        """The rows, null where there is none."""
+        """The rows, null where there is none; built for verbs that need more than `present`."""
+        if isinstance(self._places, range) or self._places == list(range(self._rows.num_rows)):
+            return self._rows  # every key has a row, in this order
+        return self._rows.take(pa.array(self._places, pa.int64()))
 
 
 class Verb(Protocol):
@@ -64,7 +77,7 @@ class Verb(Protocol):
     def columns_read(self, schema: TableSchema) -> Sequence[str]:
         """The columns of existing rows that it needs, besides the key."""
 
-    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: FoundRows, intake: Intake) -> Verdict:
         """Decide what to write of the rows given, from those that were found."""
 
 
@@ -74,6 +87,7 @@ class Update:
 
     columns: tuple[str, ...]
     missing: str
+    added: AddedColumns
 
     sees_own_writes: ClassVar[bool] = False  # it keeps the columns that it does not write
 
@@ -81,9 +95,10 @@ class Update:
         """All columns that are not given."""
         return [name for name in schema.arrow.names if name not in self.columns]
 
-    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: FoundRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         schema, present = intake.schema, found.present
+        require_all_known(self.added)
         if self.missing == "insert" and not present.all():
             for column in schema.arrow:
                 if not column.nullable and column.name not in self.columns:
@@ -94,7 +109,7 @@ class Update:
         current = found.rows
         columns = [
             given.column(column.name)
-            if column.name in self.columns
+            if column.name in self.columns  # guard: O-1 never
             else as_type(_whole(current.column(column.name)), column.type)
             for column in schema.wal
             if column.name != TOMBSTONE
@@ -120,7 +135,7 @@ class Insert:
         del schema
         return ()
 
-    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: FoundRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         del intake
         present = found.present
@@ -130,11 +145,27 @@ class Insert:
         return Verdict(rows_where(given, ~present), ~present, conflicts, "already exist")
 
 
-@dataclass(frozen=True)
-class PutWhen:
+class _Filtered:
+    """Verbs with a condition are equal if their texts are; pyarrow's expressions have no `==`."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        mine, theirs = vars(self).values(), vars(other).values()
+        return all(
+            one is another or (not isinstance(one, pc.Expression) and one == another)
+            for one, another in zip(mine, theirs, strict=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+@dataclass(frozen=True, eq=False)
+class PutWhen(_Filtered):
     """Write only rows for which a condition holds."""
 
-    when: str
+    when: Filter
 
     sees_own_writes: ClassVar[bool] = True
 
@@ -142,7 +173,7 @@ class PutWhen:
         """The columns that the condition names."""
         return condition_columns(self.when, schema.arrow.names)
 
-    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: FoundRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         names = intake.schema.arrow.names
         rows = pa.Table.from_batches([given])
@@ -150,11 +181,11 @@ class PutWhen:
         return Verdict(rows_where(given, holds), holds)
 
 
-@dataclass(frozen=True)
-class DeleteWhere:
+@dataclass(frozen=True, eq=False)
+class DeleteWhere(_Filtered):
     """Delete the rows of some keys that still pass a filter."""
 
-    filter: str
+    filter: Filter
 
     sees_own_writes: ClassVar[bool] = True
 
@@ -162,19 +193,20 @@ class DeleteWhere:
         """The columns that the filter names."""
         return condition_columns(self.filter, schema.arrow.names)
 
-    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: FoundRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         passing = _passing(self.filter, found)
         batches = intake.tombstones(rows_where(given, passing))
         return Verdict(_together(batches, intake.schema), passing)
 
 
-@dataclass(frozen=True)
-class UpdateWhere:
+@dataclass(frozen=True, eq=False)
+class UpdateWhere(_Filtered):
     """The rows of some keys that still pass a filter get new values."""
 
-    filter: str
+    filter: Filter
     assignments: tuple[tuple[str, str], ...]
+    added: AddedColumns
 
     sees_own_writes: ClassVar[bool] = True
 
@@ -183,9 +215,10 @@ class UpdateWhere:
         names: list[str] = schema.arrow.names
         return names
 
-    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: FoundRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         del given
+        require_all_known(self.added)
         passing = _passing(self.filter, found)
         rows = found.rows.filter(pa.array(passing))
         if rows.num_rows:
@@ -194,7 +227,17 @@ class UpdateWhere:
         return Verdict(_together(intake.rows(rows), intake.schema), passing)
 
 
-def _passing(filter: str, found: ExistingRows) -> Mask:
+def require_all_known(added: AddedColumns) -> None:
+    """Raise `CommitConflict` when whole rows, made of the rows found, would lack a column."""
+    names = added()
+    if names:
+        raise CommitConflict(
+            f"the columns {names} were added to the table since this writer was opened, and updates"
+            " through it would lose their values; nothing was written. Open a new writer"
+        )
+
+
+def _passing(filter: Filter, found: FoundRows) -> Mask:
     """Which rows exist and pass the filter."""
     present = found.present
     passing = present.copy()

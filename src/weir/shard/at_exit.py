@@ -12,6 +12,7 @@ import warnings
 import weakref
 
 from weir.env import SYSTEM
+from weir.meters import HELD_BYTES, WRITERS
 from weir.shard.state import WriterState
 
 _OPEN: weakref.WeakSet[WriterState] = weakref.WeakSet()
@@ -27,9 +28,18 @@ def watch(state: WriterState) -> None:
     _OPEN.add(state)
 
 
+def _living() -> list[WriterState]:
+    return [s for s in list(_OPEN) if not s.stopping and s.failure is None]
+
+
+# Read when somebody asks for the page, so that no put pays for them.
+SYSTEM.meters.watch(WRITERS, lambda: {(): len(_living())})
+SYSTEM.meters.watch(HELD_BYTES, lambda: {(): sum(state.held_bytes for state in _living())})
+
+
 def _warn() -> None:
     for state in list(_OPEN):
-        puts = state.waiting + len(state.in_flight)
+        puts = state.waiting
         if puts and state.failure is None and not state.ending.home.is_forked:
             warnings.warn(
                 f"{state.name}: the process exits with {puts} puts that are not durable yet; their"

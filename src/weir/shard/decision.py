@@ -1,247 +1,138 @@
-"""One decision for all concurrent calls: the lookup, the verdict, the acceptance.
+"""What the committing thread decides: the rows a caller has looked up, and those that came since.
 
-Keeps
-  O-2  rows that came between lookup and acceptance are seen: checked under the lock that accepts
+The caller looks up the newest rows of its keys in its own thread, without a lock, and notes where
+the rows that come later begin. The committing thread, which books all rows in order, adds those
+that came since and decides: nothing can come in between (O-2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.env import Lock
+from weir.env import Limits
+from weir.errors import WeirError
+from weir.format.expiry import Alive
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
-from weir.log.entry import Token
 from weir.log.intake import Intake, size_of
-from weir.shard.ack import Ack
+from weir.log.small_put import Shaped
 from weir.shard.decide import Newest, decide_all, runs_of
-from weir.shard.group import GroupCommit
-from weir.shard.own_reads import OwnReads
+from weir.shard.memtable import Mark, MemTables
 from weir.shard.request import Request, Step, parts_of
-from weir.shard.state import WriterState
 
 SURELY_FITS: Final = 64 << 10
 """Bytes of rows that need not be measured before they go into an entry (F-15)."""
 
 
 @dataclass(eq=False, slots=True)
-class Call:
-    """A request being processed."""
+class Decision:
+    """One request on its way to be decided, with the rows that its lookup found."""
 
     request: Request
-    tokens: Sequence[Token] = ()
-    """The exactly-once tokens of its rows."""
-    ack: Ack | None = None
-    depends_on: Ack | None = None
-    """For a call that writes nothing: the last put before it that was not durable yet."""
-    is_decided: bool = False
-    gate: Lock | None = None
-    """Where its thread waits; released when the thread should decide or lead (`Turns`), or when the
-    call is durable."""
-    chosen: bool = False
-    """Its thread decides next."""
-    abandoned: bool = False
-    """Its caller has left, and knows that nothing was written unless the call was settled by then.
-    Changed under the writer's lock, where rows are accepted: calls whose caller left are skipped.
-    """
+    columns: Sequence[str]
+    """The columns that were looked up: the key, and those that its verbs read."""
+    found: pa.Table
+    alive: Alive | None
+    """Which rows have not expired; None: rows do not expire."""
+    mark: Mark
+    """Where rows begin that came after the lookup."""
+    keys: Sequence[Any] = ()
+    """If every key has a row, in this order, in `found`: the keys."""
+    is_stale: bool = False
+    """Rows that came since were flushed, and can no longer be told apart: look up again."""
+    nbytes: int = 0
+    """Bytes of the rows that were decided."""
+
+    def is_current(self, memtables: MemTables) -> bool:
+        """True when all rows that came since the lookup are in memory; lock held."""
+        self.is_stale = memtables.oldest.generation > self.mark.generation
+        return not self.is_stale
 
     @property
-    def settled(self) -> bool:
-        """True once it was decided and its rows, if any, were accepted (F-16: after an interrupt
-        right then it is not decided again)."""
-        return self.is_decided or (self.ack is not None and self.ack.generation is not None)
-
-
-class DecisionBatch:
-    """One decision for some calls: the rows found, the rows that came since, and the outcome."""
-
-    def __init__(
-        self,
-        state: WriterState,
-        intake: Intake,
-        reads: OwnReads,
-        group: GroupCommit,
-        calls: Sequence[Call],
-    ) -> None:
-        assert state.memtables is not None, "M-2: a WAL-only writer does not look"
-        self._state = state
-        self._memtables = state.memtables
-        self._intake = intake
-        self._reads = reads
-        self._group = group
-        self._calls = calls
-        self._waits = state.config.durable_write
-        schema = intake.schema
-        names = list(schema.primary_key)
-        steps = [step for call in calls for step in call.request.steps]
-        self._steps = steps
-        given = steps[0].keys if len(steps) == 1 else [key for step in steps for key in step.keys]
-        # No key occurs twice within a step.
-        self._values = given if len(steps) == 1 else list(dict.fromkeys(given))
-        self._are_distinct = len(self._values) == len(given)
-        verbs = {id(step.verb): step.verb for step in steps}.values()
-        looked_at = {name for verb in verbs for name in verb.columns_read(schema)}
-        self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
-        self._generation = self._batches = 0
-        self.is_lost = False
-        """Rows that came since the lookup were flushed, and can no longer be identified."""
-
-    @cached_property
-    def _keys(self) -> pa.Table:
-        """The key columns, with each key once, in the order of `_values`."""
-        return _key_columns(self._steps, self._values, self._intake.schema)
-
-    def look(self) -> None:
-        """Look up the newest rows of the keys; note first where rows that come later begin."""
-        self._is_aligned = False
-        if not self._reuse_scan():
-            with self._state.lock:
-                active = self._memtables.active
-                self._generation, self._batches = active.generation, active.level.count
-            keys = self._values
-            self._found, self._alive = self._reads.lookup(keys, lambda: self._keys, self._columns)
-        self._since: list[pa.RecordBatch] = []
-        self.is_lost = False
-        self._state.env.failpoint("looking.looked")
-
-    def _reuse_scan(self) -> bool:
-        """True when the only call brings the rows its scan found, and the base has not changed
-        since. Rows that came since are checked in any case, at acceptance (O-2)."""
-        if len(self._calls) != 1:
-            return False
-        request = self._calls[0].request
-        seen, request.seen = request.seen, None  # used once: the round may be lost
-        known = None if seen is None else self._reads.still(seen)
-        if seen is None or known is None:
-            return False
-        self._generation, self._batches = seen.generation, seen.batches
-        self._found, self._alive = known
-        self._is_aligned = self._found.num_rows == len(self._values)
-        return True
-
-    def decide(self) -> None:
-        """Decide what the requests do with the rows that exist."""
-        newest = Newest(self._found, self._intake.schema, self._alive)
-        if self._is_aligned:
-            newest.are_of(self._values)
-        for rows in self._since:
-            newest.take_in(rows)
-        requests = [call.request for call in self._calls]
-        may_expire = self._alive is not None
-        runs = runs_of(requests, may_expire=may_expire, are_distinct=self._are_distinct)
-        decide_all(runs, newest, self._intake)
-
-    def acks_if_current(self) -> list[Ack] | None:
-        """The rows to write, if the decision still holds; else None. Lock held."""
-        return self._acks() if self._is_current() else None
-
-    def acks_under_lock(self) -> list[Ack] | None:
-        """The same, but a stale decision is made again here, where no row can come between."""
-        if not self._is_current():
-            if self.is_lost:
-                return None
-            self.decide()
-        return self._acks()
-
-    def _is_current(self) -> bool:
-        """True when no row of those keys came since the last decision, and no caller has left that
-        it was made for. Lock held."""
-        there = [call for call in self._calls if not call.abandoned]
-        if len(there) < len(self._calls):
-            self._calls = there
-            return False
-        since: list[pa.RecordBatch] = []
-        tables = list(self._memtables)
-        if tables[0].generation > self._generation:
-            self.is_lost = True
-            return False
-        for table in tables:
-            if table.generation >= self._generation:
-                first = self._batches if table.generation == self._generation else 0
-                since += table.level.since(first)
-        known = len(self._since)
-        self._since = [rows for batch in since if (rows := self._ours(batch)) is not None]
-        return len(self._since) == known
-
-    def _ours(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        key = self._intake.schema.primary_key
-        mine = pc.is_in(pk_values(batch, key), value_set=pk_values(self._keys, key))
-        return batch.filter(mine) if mine.true_count else None
+    def piece(self) -> Shaped | None:
+        """The rows that were decided, as a part of a shared batch."""
+        return self.request.piece
 
     @property
-    def nbytes(self) -> int:
-        """Approximate size of the rows to be accepted."""
-        return sum([_bytes_of(call.request) for call in self._calls])
+    def rows(self) -> Sequence[pa.RecordBatch]:
+        """The rows that were decided."""
+        piece = self.request.piece
+        return self.request.rows if piece is None else (piece.alone(),)
 
-    def _acks(self) -> list[Ack]:
-        """The rows to write, as puts."""
-        acks = []
-        for call in self._calls:
-            request = call.request
-            call.ack = None
-            if request.piece is None and not request.rows:
-                continue
-            nbytes = _bytes_of(request)
-            if nbytes > SURELY_FITS:
-                nbytes = self._intake.fit(_rows_of(request), self._state.env.limits)
-            if request.piece is not None:
-                rows, tokens = request.piece.rows, call.tokens
-                ack = Ack(self._group, (), rows=rows, nbytes=nbytes, tokens=tokens)
-                ack.shaped = request.piece
-            else:
-                count = sum(batch.num_rows for batch in request.rows)
-                ack = Ack(self._group, request.rows, rows=count, nbytes=nbytes, tokens=call.tokens)
-            ack.claimed = self._waits  # else nobody waits, and a failing close reports it (F-16)
-            call.ack = ack
-            acks.append(ack)
-        return acks
-
-    def settle(self) -> None:
-        """Mark the calls as decided once their rows were accepted, and wake their threads."""
-        with self._state.lock:
-            last = self._state.queue[-1] if self._state.queue else None
-            for call in self._calls:
-                call.depends_on = last
-                call.is_decided = True
-                if call.gate is None or call.chosen or call.abandoned:
-                    continue  # no thread waits at the gate
-                if call.ack is None or call.ack.done or not self._waits:
-                    call.gate.release()
-                else:
-                    # One wake-up ends two waits, the one for the decision and the one for the log.
-                    self._state.turns.adopt(call.ack, call.gate)
-        self._state.env.failpoint("looking.decided")
+    @property
+    def row_count(self) -> int:
+        """How many rows were decided."""
+        piece = self.request.piece
+        return sum(b.num_rows for b in self.request.rows) if piece is None else piece.rows
 
 
-def _bytes_of(request: Request) -> int:
-    if request.piece is not None:
-        return request.piece.nbytes
-    return sum(map(size_of, request.rows))
+def decide_run(
+    decisions: Sequence[Decision], since: Sequence[pa.RecordBatch], intake: Intake, limits: Limits
+) -> None:
+    """Decide those requests, each of which sees the ones before it; `since` are all rows that came
+    after the oldest lookup, in order."""
+    written: list[pa.RecordBatch] = []
+    for _, alike in groupby(decisions, key=lambda d: (tuple(d.columns), d.alive is None)):
+        run = list(alike)
+        _decide(run, [*since, *written], intake)
+        for decision in run:
+            _measure(decision, intake, limits)
+            written += decision.rows
 
 
-def _key_columns(steps: Sequence[Step], keys: Sequence[Any], schema: TableSchema) -> pa.Table:
-    """The key columns of the steps, with each of `keys` once."""
-    if not steps:
-        return schema.key_schema.empty_table()  # the requests could not be shaped
+def _decide(run: Sequence[Decision], since: Sequence[pa.RecordBatch], intake: Intake) -> None:
+    schema = intake.schema
+    steps = [step for decision in run for step in decision.request.steps]
+    given = [key for step in steps for key in step.keys]
+    if len(run) == 1:
+        newest = Newest(run[0].found, schema, run[0].alive)
+        if run[0].keys:
+            newest.are_of(run[0].keys)
+    else:
+        # Of a key that was looked up twice the later row counts, unless `since` has a newer one.
+        ordered = sorted(run, key=lambda decision: decision.mark)
+        found = pa.concat_tables([decision.found for decision in ordered])
+        newest = Newest(found, schema, ordered[-1].alive)
+    if since:
+        keys = pk_values(key_columns(steps, schema), schema.primary_key)
+        for batch in since:
+            ours = pc.is_in(pk_values(batch, schema.primary_key), value_set=keys)
+            if ours.true_count:
+                newest.take_in(batch.filter(ours))
+    runs = runs_of(
+        [decision.request for decision in run],
+        may_expire=run[0].alive is not None,
+        are_distinct=len(set(given)) == len(given),
+    )
+    decide_all(runs, newest, intake)
+
+
+def _measure(decision: Decision, intake: Intake, limits: Limits) -> None:
+    """Note the size of the rows, or refuse rows that do not fit one entry (F-15)."""
+    request = decision.request
+    piece = request.piece
+    nbytes = sum(map(size_of, request.rows)) if piece is None else piece.nbytes
+    if nbytes > SURELY_FITS:
+        try:
+            nbytes = intake.fit(decision.rows, limits)
+        except WeirError as error:
+            request.forget()
+            request.error = error
+            nbytes = 0
+    decision.nbytes = nbytes
+
+
+def key_columns(steps: Sequence[Step], schema: TableSchema) -> pa.Table:
+    """The key columns of the steps; a key may be there several times."""
     parts = parts_of(steps)
     columns = [
-        parts[0].batch.column(name).slice(parts[0].offset, parts[0].rows)
-        if len(parts) == 1
-        else pa.concat_arrays([p.batch.column(name).slice(p.offset, p.rows) for p in parts])
+        pa.chunked_array([part.batch.column(name).slice(part.offset, part.rows) for part in parts])
         for name in schema.primary_key
     ]
-    table = pa.Table.from_arrays(columns, schema=schema.key_schema)
-    if table.num_rows == len(keys):
-        return table
-    places = {key: row for row, key in enumerate(key for step in steps for key in step.keys)}
-    return table.take(pa.array([places[key] for key in keys]))
-
-
-def _rows_of(request: Request) -> Sequence[pa.RecordBatch]:
-    return request.rows if request.piece is None else [request.piece.alone()]
+    return pa.Table.from_arrays(columns, schema=schema.key_schema).combine_chunks()

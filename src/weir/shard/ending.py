@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeVar
 
 from weir.env import Env, ForkGuard
-from weir.errors import FencedError, UnknownOutcome, WeirError, WriterClosed
+from weir.errors import FencedError, SealedShard, UnknownOutcome, WeirError, WriterClosed
+from weir.shard.ack import Heirs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from weir.log.entry import Token
     from weir.shard.ack import Ack
 
 
@@ -26,7 +28,12 @@ class Ending:
         self.failure: WeirError | None = None
         self.home = ForkGuard(env)
         self._name = name
-        self._left: list[tuple[Ack, WeirError]] = []
+        self.is_told = False
+        """True once a caller was told of the failure."""
+        self._left: dict[Ack, None] = {}
+        """Puts whose rows are not acknowledged, in order."""
+        self._last_report: tuple[BaseException | None, Sequence[Ack]] = (None, ())
+        self._threads = env.threads
         self._lock = env.threads.lock()
 
     @property
@@ -34,28 +41,94 @@ class Ending:
         """True when nothing more can be done through this handle."""
         return self.failure is not None or self.home.is_forked
 
-    def begin(self, failure: WeirError, left: Sequence[Ack], *, sent: int) -> None:
-        """End the writer with these puts unacknowledged; the first `sent` may be in the log."""
-        self.failure = failure
-        for index, ack in enumerate(left):
-            error = (
-                self._error_for(failure, perhaps_written=ack.batches)
-                if index < sent
-                else self._error_for(failure, not_written=ack.batches)
-            )
-            ack.error = error
-            self._left.append((ack, error))
+    @property
+    def has_rows_left(self) -> bool:
+        """True when it ended with rows, reported or not."""
+        return bool(self._left)
 
-    def leave(self, ack: Ack) -> WeirError:
-        """The error for a put whose rows were still to be shaped; if its caller no longer waits, a
-        flush or close reports the rows."""
-        error = self.refused(ack.batches)
+    def begin(self, failure: WeirError, in_flight: Sequence[Ack]) -> None:
+        """End the writer; the rows of the puts in flight may be in the log."""
+        for ack in in_flight:
+            ack.error = self._error_for(failure, perhaps_written=ack.batches)
+        self.failure = failure
+
+    def refuse(self, ack: Ack) -> None:
+        """The rows of a put are not acknowledged. Unless its caller waits for the outcome, a flush
+        or close reports them."""
+        ack.is_refused = True
+        self.is_told = self.is_told or ack.attended
         with self._lock:
-            self._left.append((ack, error))
-        return error
+            self._left[ack] = None
+
+    def hand_over(self) -> list[tuple[Ack, WeirError]]:
+        """The puts that no caller waits for and that are certainly in no log: another writer takes
+        their rows over, and says in `ack.heirs` where they are (C-11). They stay listed until it
+        has (`moved`), so that an interrupt loses none.
+
+        What a decision made stays: it rests on rows that only this writer knew (O-4). So does a
+        part of a batch that counts once: at an heir its token would say that all is in, also what
+        other shards had of the batch (P-6). Sent again, the batch finds out what is missing.
+        """
+        taken: list[tuple[Ack, WeirError]] = []
+        with self._lock:
+            for ack in list(self._left):
+                error = ack.error
+                if ack.decision is not None or not isinstance(error, WeirError):
+                    continue
+                if ack.tokens:  # guard: P-6 test_once_and_reshards
+                    continue
+                if error.perhaps_written:
+                    continue
+                heirs = ack.heirs
+                if heirs is None or heirs.is_told:
+                    # Before the look at `attended`: a caller attends first, and looks for heirs
+                    # then.
+                    heirs = ack.heirs = Heirs(self._threads)
+                if not heirs.is_claimed:
+                    if ack.attended:
+                        heirs.moved(None)
+                        continue
+                    ack.attended = heirs.is_claimed = True
+                taken.append((ack, error))
+        return taken
+
+    def forget(self, batch: Token) -> None:
+        """That batch was sent again and is in: no rows of an earlier try are left (P-2)."""
+        with self._lock:
+            for ack in [ack for ack in self._left if batch in ack.tokens]:
+                del self._left[ack]
+
+    def moved(self, ack: Ack) -> None:
+        """All parts of a put that was handed over are on their way at its heirs."""
+        assert ack.heirs is not None, "C-11: set when it was handed over"
+        ack.heirs.moved(list(ack.heirs.parts_taken.items()))
+        with self._lock:
+            self._left.pop(ack, None)
+
+    def stay(self) -> None:
+        """Whoever moved rows was interrupted: those of which no part has moved stay here."""
+        for ack in list(self._left):
+            heirs = ack.heirs
+            if heirs is not None and heirs.begun is None and not heirs.is_told:
+                ack.attended = False
+                heirs.moved(None)
+
+    def keep(self, ack: Ack, error: WeirError) -> None:
+        """List rows of this writer that did not reach their heir: a flush or close reports them."""
+        ack.error = error
+        with self._lock:
+            self._left[ack] = None
+
+    def take_back(self, ack: Ack, error: WeirError) -> None:
+        """List a put again that was handed over and went nowhere."""
+        ack.attended = False
+        self.keep(ack, error)
+        if ack.heirs is not None:
+            ack.heirs.moved(None)
 
     def refused(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
         """The error for a later call: its own rows were not written; it reports no other rows."""
+        self.is_told = True
         if self.home.is_forked:
             return forked(self._name, batches)
         if self.failure is None:
@@ -63,27 +136,52 @@ class Ending:
             return WriterClosed(text, not_written=batches)
         return self._error_for(self.failure, not_written=batches)
 
+    def is_owed_nothing(self, error: BaseException, *, was_told: bool) -> bool:
+        """True when `error`, of a close, need not be raised: no caller lost rows by it, and the
+        shard is another writer's now, or a caller was told before that this one ended."""
+        if not isinstance(error, WeirError) or error.not_written or error.perhaps_written:
+            return False
+        return was_told or isinstance(error, FencedError | SealedShard)
+
     def require_all_reported(self) -> None:
         """Raise `error` when rows are left that no caller waits for or was told of: those of a put
         that was interrupted after another thread had closed the writer."""
         with self._lock:
-            is_heard = all(ack.claimed for ack, _ in self._left)
+            is_heard = all(ack.attended for ack in self._left)
         if not is_heard:
             raise self.error()
 
     def error(self) -> WeirError:
-        """The error for a flush or close: all rows left that no caller waits for or was told of."""
+        """The error for a flush or close: all rows left that no caller waits for or was told of.
+
+        The one place that decides who reports rows: a caller that waits for its put, or this.
+        """
+        self.is_told = True
         unsent: list[pa.RecordBatch] = []
         sent: list[pa.RecordBatch] = []
         with self._lock:
-            for ack, error in self._left:
-                if not ack.claimed:
-                    ack.claimed = True
-                    unsent += error.not_written
-                    sent += error.perhaps_written
-        if self.failure is None:
-            return self.refused(unsent)
-        return self._error_for(self.failure, not_written=unsent, perhaps_written=sent)
+            unheard = [ack for ack in self._left if not ack.attended]
+            for ack in unheard:
+                if isinstance(ack.error, WeirError):
+                    unsent += ack.error.not_written
+                    sent += ack.error.perhaps_written
+            if self.failure is None:
+                error = self.refused(unsent)
+            else:
+                rows = {"not_written": unsent, "perhaps_written": sent}
+                error = self._error_for(self.failure, **rows)
+            self._last_report = (error, unheard)
+            for ack in unheard:  # last: until then an interrupt leaves them to the next (F-16)
+                ack.attended = True
+            return error
+
+    def unreport(self, error: BaseException) -> None:
+        """That error reaches nobody, because its call was interrupted: the next flush or close
+        reports its rows (F-16)."""
+        with self._lock:
+            if error is self._last_report[0]:
+                for ack in self._last_report[1]:
+                    ack.attended = False
 
     def _error_for(
         self,
@@ -97,7 +195,7 @@ class Ending:
                 str(failure),
                 epoch=failure.epoch,
                 fenced_by=failure.fenced_by,
-                position=failure.position,
+                position=failure.position,  # guard: F-13 test_opening_a_shard
                 not_written=not_written,
                 perhaps_written=perhaps_written,
             )
@@ -123,14 +221,10 @@ class Ending:
         return ended
 
 
-def is_writer_end(error: BaseException) -> TypeGuard[WeirError]:
-    """True when the error says that the writer has ended, and so rows are left."""
-    return isinstance(error, FencedError | WriterClosed | UnknownOutcome)
+E = TypeVar("E", bound=Exception)
 
 
-def with_rows(
-    error: Exception, given: Sequence[pa.RecordBatch], *, sent: bool | None = None
-) -> Exception:
+def with_rows(error: E, given: Sequence[pa.RecordBatch], *, sent: bool | None = None) -> E:
     """A copy of the error with the caller's own rows as they were given (F-16): in the state that
     the error reports or, if it is known whether they were `sent`, in that one."""
     own = copy.copy(error)

@@ -14,11 +14,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import pyarrow as pa
 
-from weir.env import Thread
-from weir.errors import CommitConflict, FencedError, StoreError, WeirError
+from weir.env import Bell, Thread
+from weir.errors import CommitConflict, FencedError, StoreDenied, StoreError, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
@@ -26,6 +27,7 @@ from weir.format.wal_entry import Fill, WalEntry
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
+from weir.meters import FLUSH_FAILURES, FLUSH_ROWS, FLUSH_SECONDS
 from weir.search.memory import WriterIndexes
 from weir.shard.ending import internal
 from weir.shard.memtable import MemTable, MemTables
@@ -49,8 +51,13 @@ class _Flush:
     """Manifest versions that may name it already."""
 
 
+IDLE_SECONDS: Final = 5.0
+"""How long the thread waits for the next frozen MemTable before it ends."""
+
+
 class Flusher:
-    """Publishes the MemTables of one writer; its thread starts when the first is frozen."""
+    """Publishes the MemTables of one writer; its thread starts when one is frozen, and ends when
+    it was idle for a while."""
 
     def __init__(
         self,
@@ -73,9 +80,12 @@ class Flusher:
         self._publishing = self._env.threads.lock()
         """Held from a commit until readers see it. Otherwise the commit that is booked later could
         set the manifest back and hide the other's rows (M-1), or mistake it for a fold (L-6)."""
+        self._age = state.config.memtable_age_s
         self._thread: Thread | None = None
-        self._helping = self._env.threads.lock()
-        """Held by a caller that flushes in place of the thread."""
+        self._bell = Bell(self._env.threads)
+        self._right = self._env.threads.lock()
+        """The right to flush: held by the thread, or by a caller in its place. An interrupt while a
+        thread is started may leave two of them (F-16)."""
         self._under_way: _Flush | None = None
 
     @property
@@ -86,18 +96,47 @@ class Flusher:
     # -- called with the lock held ---------------------------------------------------------------
 
     def wake(self) -> None:
-        """A MemTable was frozen."""
+        """There is a frozen MemTable: let the thread flush it once the log has its rows."""
         if self._thread is None and not self._state.stopping:
             name = f"weir-flush-{self._appender.site.shard}"
             self._thread = self._state.start(self._run, name)
-        self._state.flush_wake.notify_all()
+        self._bell.ring()
+
+    def ring(self) -> None:
+        """Let the thread look whether there is something to flush."""
+        self._bell.ring()
 
     def make_room(self) -> None:
         """Puts wait for room: flush the active MemTable although it is not full, because nothing
         else would (M-6)."""
         if self._memtables.active.rows and not self._memtables.frozen:
             self._memtables.freeze()
+        if self._memtables.frozen:
             self.wake()
+
+    def attend(self) -> None:
+        """Rows may have become durable in the active MemTable: flush it when they are too old."""
+        table = self._memtables.active
+        if self._age is None or table.first_position is None:
+            return
+        if table.old_at is None:
+            table.old_at = self._env.clock.boottime() + self._age
+        ages = self._state.crowd.ages
+        if self not in ages:
+            ages.add(self, table.old_at, self._env)
+
+    def flush_aged(self, now: float) -> float | None:
+        """Freeze the active MemTable if it is too old; otherwise return when it will be, if it
+        holds rows."""
+        old_at = self._memtables.active.old_at
+        if old_at is None or self._state.stopping or self._state.failure is not None:
+            return None
+        if old_at > now:
+            return old_at
+        self._memtables.active.is_aged = True
+        self._memtables.freeze()
+        self.wake()
+        return None
 
     # -- called without it -----------------------------------------------------------------------
 
@@ -108,53 +147,69 @@ class Flusher:
         """
         state, memtables = self._state, self._memtables
         with state.lock:
-            if memtables.active.rows:
+            if memtables.active.rows:  # guard: K-3
                 memtables.freeze()
+            if memtables.frozen:
                 self.wake()
             following = memtables.active.generation
         make_durable()
-        self.help()
-        with state.lock:
-            while memtables.frozen and memtables.frozen[0].generation < following:
-                if state.failure is not None:
-                    break
-                state.flush_wake.wait()
-            if state.failure is not None:
-                raise state.ending.error()
+        self._await_flushed(following)
         self.close_gap()
         with state.lock:
             return memtables.cut(following)
 
-    @property
-    def must_flush_inline(self) -> bool:
-        """True when there is something to flush and no thread can be started (F-16). Lock held."""
-        return self._has_no_thread and bool(self._memtables.frozen)
+    def _await_flushed(self, following: Generation) -> None:
+        """Return when every generation before `following` is an SSTable."""
+        state, memtables = self._state, self._memtables
+        while True:
+            self.help()
+            with state.lock:
+                if state.failure is not None:
+                    raise state.ending.error()
+                if not memtables.frozen or memtables.frozen[0].generation >= following:
+                    return
+                self.wake()
+                gate = state.flush_gate()
+            if not self._has_no_thread:
+                gate.acquire()
 
     @property
     def _has_no_thread(self) -> bool:
         # No thread yet is not enough: a put may start it while a caller flushes in its place.
-        return self._state.has_no_threads and self._thread is None
+        return self._state.has_no_threads and self._thread is None  # guard: F-16 first
 
     def help(self) -> None:
         """Flush what is due in this thread, if no other thread can do it (F-16)."""
         if self._has_no_thread:
-            with self._helping:
-                while self._state.is_flush_due:
+            with self._right:
+                while self._is_due():
                     self._flush_first(is_interruptible=True)
+
+    def _is_due(self) -> bool:
+        with self._state.lock:
+            return self._state.is_flush_due
 
     def close_gap(self) -> None:
         """Move R up to all that is covered; free when it is there already (W-2, W-3)."""
         with self._publishing:
             with self._state.lock:
                 behind = self._memtables.covered() > self._memtables.manifest.replay_after
-            if behind:
+            if behind:  # guard: W-2
                 self._publish(None)
 
+    @property
+    def has_left(self) -> bool:
+        """True when the last commit said that nothing of this writer will follow."""
+        return self._memtables.manifest.is_left
+
     def join(self) -> None:
-        """Return when the threads of a stopped writer have ended."""
-        if self._thread is not None:
-            self._thread.join()
-        self.indexes.stop()
+        """Return when the threads that work for a stopped writer have ended."""
+        with self._state.lock:
+            watcher = self._state.crowd.ages.remove(self)
+        self._bell.ring()
+        for thread in (self._thread, watcher):
+            if thread is not None:
+                thread.join()
 
     def rebuild(
         self,
@@ -168,7 +223,7 @@ class Flusher:
         """
         memtables, tokens = self._memtables, dict[str, int]()
         for generation, entry in entries:
-            memtables.durable = Position(entry.position - 1)
+            memtables.durable = Position(entry.position - 1)  # guard: F-8 simulator
             while memtables.active.generation < generation:
                 self._publish_active()
             batches = [shape(batch) for batch in entry.batches]
@@ -200,12 +255,21 @@ class Flusher:
     def _run(self) -> None:
         state = self._state
         while True:
+            with self._right:
+                while self._is_due():
+                    self._flush_first()
             with state.lock:
-                while not state.is_flush_due:
-                    if state.stopping or state.failure is not None:
-                        return
-                    state.flush_wake.wait()
-            self._flush_first()
+                if state.is_flush_due:
+                    continue
+                if state.stopping or state.failure is not None:
+                    self._bell.ring()  # for a second one
+                    return
+            if self._bell.wait(IDLE_SECONDS):
+                continue
+            with state.lock:
+                if not self._memtables.frozen:
+                    self._thread = None
+                    return
 
     def _flush_first(self, *, is_interruptible: bool = False) -> None:
         try:
@@ -213,22 +277,35 @@ class Flusher:
         except BaseException as error:
             if is_interruptible and not isinstance(error, Exception):
                 raise  # the next helper continues it
+            if (
+                isinstance(error, StoreError)
+                and not isinstance(error, StoreDenied)
+                and self._is_unattended()
+            ):
+                return  # the log has the rows: an outage ends no writer that nobody uses
             # No other thread sees the error, whatever it is, and waiters would wait for ever.
             fail(self._state, error if isinstance(error, WeirError) else internal(error))
             if not isinstance(error, Exception):
                 raise
 
+    def _is_unattended(self) -> bool:
+        """True when only the age of its rows was the reason to flush, and nobody waits for it."""
+        with self._state.lock:
+            is_aged = self._memtables.frozen[0].is_aged
+            return is_aged and not self._state.closing and not self._state.awaits_flush
+
     def _flush(self, table: MemTable) -> None:
         began = self._env.clock.boottime()
-        if self._under_way is None or self._under_way.table is not table:
+        if self._under_way is None or self._under_way.table is not table:  # guard: F-16 always
             self._under_way = _Flush(table)
         flush = self._under_way
 
         def failed(attempt: int, error: StoreError) -> None:
             self._counters.flush_failures += 1
+            self._env.meters.add(FLUSH_FAILURES)
             logger.warning(
-                "flush.failed shard=%s generation=%d attempt=%d reason=%s",
-                self._appender.site.shard,
+                "flush.failed %s generation=%d attempt=%d reason=%s",
+                self._appender.site.label,
                 table.generation,
                 attempt,
                 error,
@@ -239,7 +316,7 @@ class Flusher:
                 flush.entry = self._write(table)
             for app, version in table.tokens.items():
                 self._tokens.record(app, version)
-            with self._publishing:
+            with self._publishing:  # guard: M-1 test_reads_beside_flushes
                 self._publish(table, flush.entry, flush.tried)
 
         retry_outage(self._env, act, delay=0.1, failed=failed)
@@ -248,9 +325,11 @@ class Flusher:
         self._counters.flushes += 1
         self._counters.flushed_rows += table.rows
         self._counters.flush_seconds += took
+        self._env.meters.observe(FLUSH_SECONDS, took)
+        self._env.meters.add(FLUSH_ROWS, table.rows)
         logger.info(
-            "flush.published shard=%s generation=%d rows=%d seconds=%.3f",
-            self._appender.site.shard,
+            "flush.published %s generation=%d rows=%d seconds=%.3f",
+            self._appender.site.label,
             table.generation,
             table.rows,
             took,
@@ -282,19 +361,22 @@ class Flusher:
         began = self._appender.ownership.clock_reading()
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+            # guard: W-5 never test_flush_published_before_its_error
             if entry is not None and self._appender.manifests.published(entry, current, tried):
                 return None  # an earlier attempt was applied, and failed only after that
             tried.append(Version(current.version + 1))
             with self._state.lock:
                 covered = self._memtables.covered(published=table)
                 first = self._memtables.first_position()
+                is_empty = self._memtables.first_position(but=table) is None
+                is_last = is_empty and self._state.is_drained  # guard: S-7 last
             self._check_not_folded(current, first)
             reached = Position(max(covered, current.replay_after))
-            self._appender.shut(reached)
             following = replace(
                 current,
                 replay_after=reached,
                 last_seen=Position(max(current.last_seen, reached)),
+                closed_epoch=self._appender.epoch if is_last else current.closed_epoch,
             )
             if entry is not None:
                 following = replace(
@@ -312,8 +394,10 @@ class Flusher:
         self._appender.ownership.proven(began)
         with self._state.lock:
             self._state.published(table, committed)
+            if self._state.room:
+                self.make_room()
         if table is not None:
-            self.indexes.published(table.level)
+            table.level.forget_derived()
 
     def _check_not_folded(self, current: ShardManifest, first: Position | None) -> None:
         """Raise when a compaction folded entries whose rows, from `first` on, are still in memory

@@ -81,10 +81,11 @@ class LargeBatch:
             site = flush()
             manifests = Manifests(site)
             claim = claim_shard(site, manifests, fence_ttl=fence_ttl)
+            # guard: W-1 always test_large_batches
             if next(Replay(site, manifests, claim, keyed=bool(schema.primary_key)), None) is None:
                 appender = WalAppender(site, schema, claim, manifests=manifests)
                 return LargeBatch(appender, schema=schema, lake=lake, belongs=belongs)
-            logger.info("load.again shard=%s", site.shard)
+            logger.info("load.again %s", site.label)
         raise CommitConflict(
             f"{site}: other writers wrote to the shard {ATTEMPTS} times before a large batch could"
             " start; nothing of it was written. Stop them, or write smaller batches"
@@ -118,13 +119,13 @@ class LargeBatch:
                 )
             tried.append(Version(current.version + 1))
             reached = Position(max(self._covered, current.replay_after))
-            self._appender.shut(reached)
             following = replace(
                 current,
                 sstables=(*current.sstables, *self._tables),
                 current_generation=Generation(self._first + len(self._tables)),
                 replay_after=reached,
                 last_seen=Position(max(current.last_seen, reached)),
+                closed_epoch=self._appender.epoch,
             )
             return following, Evidence(covered=self._covered)
 
@@ -133,8 +134,8 @@ class LargeBatch:
         self.tokens.record(app, version)
         self._appender.site.store.delete([note])
         logger.info(
-            "load.published shard=%s generations=%d-%d rows=%d",
-            self._appender.site.shard,
+            "load.published %s generations=%d-%d rows=%d",
+            self._appender.site.label,
             self._first,
             self._first + len(self._tables) - 1,
             sum(table.physical_rows or 0 for table in self._tables),

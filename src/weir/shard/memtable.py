@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -31,6 +31,13 @@ CUTS_KEPT: Final = 64
 """Generations that may be published before a flush reads its own cut."""
 
 
+class Mark(NamedTuple):
+    """A moment of a writer: its active generation, and how many batches that held."""
+
+    generation: int
+    batches: int
+
+
 class MemTable:
     """One generation. Changed only under the writer's lock; its level is read without it."""
 
@@ -39,10 +46,12 @@ class MemTable:
         self.level = MemLevel((), schema, env)
         self.filled = Fill()
         self.puts = 0
-        self.waiting = 0
-        """Puts whose entry is not durable yet; the flush waits until there are none (W-4)."""
         self.first_position: Position | None = None
         """Position of the first entry that feeds this generation, once durable."""
+        self.old_at: float | None = None
+        """When its first rows will be too old to wait for more (`max_memtable_age`)."""
+        self.is_aged = False
+        """It was closed for that reason, not full."""
         self.tokens: dict[str, int] = {}
         """Exactly-once tokens that came with the rows; recorded for good before R passes them
         (P-2)."""
@@ -111,37 +120,55 @@ class MemTables:
         yield from self.frozen
         yield self.active
 
+    @property
+    def oldest(self) -> MemTable:
+        """The MemTable of the lowest generation."""
+        return self.frozen[0] if self.frozen else self.active
+
     def holds(self, more: Fill) -> bool:
         """True when the active generation has room for `more`."""
         return self._bounds.holds(self.active.filled + more)
 
-    def book(self, batches: Sequence[pa.RecordBatch], more: Fill, puts: int = 1) -> Generation:
-        """Add the rows of that many puts, not durable yet, and return their generation."""
-        if not self._bounds.has_room(self.active.filled, more):
-            self.freeze()  # before: a generation never outgrows its bounds (F-15)
-        table = self.active
-        table.append(batches, more, puts)
-        table.waiting += puts
-        if not self._bounds.has_room(table.filled, _LEAST):
-            self.freeze()  # nothing is gained by waiting for the next put
-        return table.generation
+    def table_for(self, more: Fill) -> MemTable:
+        """The MemTable that takes these rows: the active one, or the next if that is full."""
+        if not self._bounds.has_room(self.active.filled, more):  # guard: F-15 test_bounds_pylance
+            self.freeze()  # a generation never outgrows its bounds (F-15)
+        return self.active
+
+    def freeze_if_full(self) -> None:
+        """Close the active MemTable if no put fits: nothing is gained by waiting for the next."""
+        if not self._bounds.has_room(self.active.filled, _LEAST):
+            self.freeze()
 
     def freeze(self) -> None:
         """Close the active MemTable; its rows go to the next SSTable."""
-        self.frozen.append(self.active)
-        following = Generation(self.active.generation + 1)
-        self.active = MemTable(following, self._schema, self._env)
+        full = self.active
+        following = MemTable(Generation(full.generation + 1), self._schema, self._env)
+        self.active = following  # F-16: no interrupt can come between this and the append
+        self.frozen.append(full)
 
-    def landed(
-        self, generation: Generation, position: Position, puts: int, tokens: Sequence[Token]
-    ) -> None:
-        """That many puts of the generation became durable at `position`."""
+    def landed(self, generation: Generation, position: Position, tokens: Sequence[Token]) -> None:
+        """An entry with rows of the generation is durable at `position`; may be repeated."""
         table = self.active
         if table.generation != generation:
-            table = next(table for table in self.frozen if table.generation == generation)
+            (table,) = [table for table in self.frozen if table.generation == generation]
         table.landed(position, tokens)
-        table.waiting -= puts
         self.durable = position
+
+    def mark(self) -> Mark:
+        """This moment, for `since`."""
+        return Mark(self.active.generation, self.active.level.count)
+
+    def since(self, mark: Mark | None) -> list[pa.RecordBatch]:
+        """The rows that were booked after `mark`, in order, as far as they are in memory."""
+        if mark is None:
+            return []
+        later = [table for table in self if table.generation >= mark.generation]
+        rows: list[pa.RecordBatch] = []
+        for table in later:
+            is_marked = table.generation == mark.generation
+            rows += table.level.since(mark.batches if is_marked else 0)
+        return rows
 
     def published(self, table: MemTable | None, manifest: ShardManifest) -> None:
         """The manifest was committed; readers switch from the MemTable to the SSTable in one step
@@ -171,12 +198,14 @@ class MemTables:
         """The last position before the first entry whose rows would be nowhere else (W-1), once
         `published` is an SSTable."""
         first = self.first_position(but=published)
-        return self.durable if first is None else Position(first - 1)
+        return self.durable if first is None else Position(first - 1)  # guard: W-1 always simulator
 
     def first_position(self, but: MemTable | None = None) -> Position | None:
         """The first entry whose rows are in memory."""
-        tables = (table for table in self if table is not but)
-        return next((t.first_position for t in tables if t.first_position is not None), None)
+        for table in (*self.frozen, self.active):
+            if table is not but and table.first_position is not None:
+                return table.first_position
+        return None
 
     def unflushed(self) -> list[MemTable]:
         """MemTables with rows, newest first: the levels of a read."""

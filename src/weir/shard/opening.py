@@ -1,11 +1,10 @@
-"""Open a shard for writing where its log is, and move the log when another store is wanted.
+"""Open a shard for writing where its log is, and move the log when another place is wanted.
 
 Keeps
-  S-1  the recorded store is identified by its id; a wrong one is refused
-  S-2  a lost store is survivable exactly when no row was left in it: claim first, then check
-  S-3  a move fences the recorded store, replays and flushes from it to R = L, then switches by one
-       record; the first append goes to the new store
-  S-8  the store of another table is refused before any writer is fenced and anything is written
+  S-2  a lost log is replaced exactly when no row was left in it, by one commit on top of the
+       manifest that says so
+  S-3  a move fences the place where the log is, replays and flushes from it to R = L, then switches
+       by one manifest commit; the first append goes to the new place
   F-1  one claim is enough for a shard that was never claimed: its log is placed before the claim
 Opening a writer is a write, and so is a move: both fence every older writer.
 """
@@ -14,9 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
+
+from msgspec import structs
 
 from weir.config import WriterConfig
 from weir.errors import (
@@ -25,40 +26,32 @@ from weir.errors import (
     MissingEntry,
     StoreError,
     WalStoreMismatch,
+    WeirError,
 )
+from weir.format.manifest import UNCLAIMED, ShardManifest
 from weir.format.schema import TableSchema
 from weir.lake.api import Lake
+from weir.log.fence import mark_place
 from weir.log.floors import FloorValues
-from weir.log.manifests import Manifests
+from weir.log.manifests import Manifests, State
+from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.log.stamp import (
-    foreign_store,
-    name_table,
-    read_stamp,
-    read_store_id,
-    require_named,
-    require_new,
-    require_store_id,
-    stamp_store_id,
-)
-from weir.log.wal_store import WalMoved, WalStores
-from weir.records.wal_store import WalStoreRecord, append_record, known_ids, latest_record
+from weir.log.wal_store import LogFolderMissing, WalMoved, WalStores
+from weir.records.places import LogPlace, append_place
 from weir.shard.replay import Overtaken
 from weir.shard.tokens import Tokens
 from weir.shard.turns import WaiterGroup
 from weir.shard.writer import Belongs, ShardWriter
-from weir.store.api import ObjectExists
+from weir.store.api import RootMissing
 from weir.types import Epoch, Position
 
 logger = logging.getLogger("weir.shard")
 
-OPEN_ATTEMPTS: Final = 8
+UNKNOWN_ENTRIES: Final = 1 << 32
+"""More entries than a log can have got since the last manifest that counted them."""
 
-UNCLAIMED: Final = Epoch(0)
-"""The epoch of a shard that was never claimed: its log is empty, wherever it is."""
-
-Wanted = Callable[[WalStoreRecord], str | None]
-"""Where the log should be, given where it is recorded."""
+Wanted = Callable[[LogPlace], str | None]
+"""The WAL store where the log should be, given where it is; None: beside the data."""
 
 
 def open_writer(
@@ -71,25 +64,36 @@ def open_writer(
     config: WriterConfig,
     belongs: Belongs | None = None,
     crowd: WaiterGroup | None = None,
+    only_left: bool = False,
 ) -> ShardWriter:
-    """Open a writer whose log is at `wanted(recorded)`.
+    """Open a writer whose log is at `wanted(recorded)`; `only_left` as in `claim_shard`.
 
     Raises what `ShardWriter.open` raises, `WalStoreMismatch` (the store is another table's, or not
     the recorded one) and `MissingEntry` (the recorded store lost rows that exist nowhere else).
     Costs two requests more than `ShardWriter.open`; a move opens the shard twice, unless it was
     never opened before.
     """
-    for _ in range(OPEN_ATTEMPTS):
+    manifests = Manifests(stores.table_site(shard))
+    for _ in stores.env.attempts():
         try:
-            site = _site(stores, shard, wanted, schema=schema, lake=lake, config=config)
-            return ShardWriter.open(
-                site, schema=schema, lake=lake, config=config, belongs=belongs, crowd=crowd
+            site, state = _site(
+                stores, manifests, wanted, schema, lake=lake, config=config, only_left=only_left
             )
-        except (WalMoved, Overtaken) as moved:
-            logger.info("shard.open.again shard=%s reason=%s", shard, moved)
-            stores.forget(shard)
+            return ShardWriter.open(
+                site,
+                schema=schema,
+                lake=lake,
+                config=config,
+                belongs=belongs,
+                crowd=crowd,
+                known=state,
+                only_left=only_left,
+            )
+        except (WalMoved, Overtaken, RootMissing) as moved:
+            logger.info("shard.open.again %s reason=%s", stores.table_site(shard).label, moved)
+            stores.forget()
     raise CommitConflict(
-        f"shard {shard} of {stores.store.uri}: its log was moved or folded {OPEN_ATTEMPTS} times"
+        f"shard {shard} of {stores.store.uri}: its log was moved or folded again and again"
         " while the shard was being opened. Several processes open it with different wal_uri, or"
         " compact it in a loop; stop all but one and try again"
     )
@@ -98,207 +102,170 @@ def open_writer(
 def move_log(
     stores: WalStores,
     shard: UUID,
-    target: str | None,
+    wanted: Wanted,
     *,
     schema: TableSchema,
     lake: Lake,
     config: WriterConfig,
+    accept_loss: bool = False,
 ) -> ShardSite:
-    """Return the shard with its log at `target`, moved there if it was elsewhere (S-3).
+    """Return the shard with its log at `wanted(recorded)`, moved there if it was elsewhere (S-3).
 
-    A move fences every writer of the shard and flushes its log; if the log is at `target` already,
-    no writer is disturbed. Raises what `open_writer` raises.
+    A move fences every writer of the shard and flushes its log; if the log is there already, no
+    writer is disturbed. `accept_loss`: a log that cannot be reached is given up, with the rows that
+    may be in it and nowhere else. Raises what `open_writer` raises.
     """
-    for _ in range(OPEN_ATTEMPTS):
+    manifests = Manifests(stores.table_site(shard))
+    for _ in stores.env.attempts():
         try:
-            return _site(stores, shard, lambda _at: target, schema, lake=lake, config=config)
-        except (WalMoved, Overtaken) as moved:
-            logger.info("wal.move.again shard=%s reason=%s", shard, moved)
-            stores.forget(shard)
+            site, _ = _site(
+                stores, manifests, wanted, schema, lake=lake, config=config, accept_loss=accept_loss
+            )
+            return site
+        except (WalMoved, Overtaken, RootMissing) as moved:
+            logger.info("wal.move.again %s reason=%s", stores.table_site(shard).label, moved)
+            stores.forget()
     raise CommitConflict(
-        f"shard {shard} of {stores.store.uri}: its log was moved or folded {OPEN_ATTEMPTS} times"
+        f"shard {shard} of {stores.store.uri}: its log was moved or folded again and again"
         " while this process moved it. Several processes move it to different places; stop all but"
         " one and try again"
     )
 
 
+@dataclass(frozen=True)
+class _Lost:
+    """A log that cannot be reached, where its writers want it from now on, and why."""
+
+    place: LogPlace
+    target: str | None
+    error: Exception
+
+
 def _site(
     stores: WalStores,
-    shard: UUID,
+    manifests: Manifests,
     wanted: Wanted,
     schema: TableSchema,
     lake: Lake,
     config: WriterConfig,
-) -> ShardSite:
-    record = latest_record(stores.store, shard)
-    target = wanted(record)
+    *,
+    accept_loss: bool = False,
+    only_left: bool = False,
+) -> tuple[ShardSite, State | None]:
+    """The shard with its log where it is wanted, and what was read of it, unless it has changed."""
+    shard = manifests.site.shard
+    state = current, floors = manifests.latest_with_floors()
     try:
-        site = stores.resolve(shard, record)
-    except (WalStoreMismatch, StoreError) as lost:
-        return _take_over(stores, shard, record, target, lost)
-    if target == record.uri or site.wal is stores.at(target):
-        return site
-    _id_for(stores, shard, target)
-    current = Manifests(site).latest()
-    if current is not None and current.writer_epoch == UNCLAIMED:
+        place = stores.place(shard, current, floors)
+    except WalStoreMismatch as hidden:
+        if not accept_loss or current is None:
+            raise
+        place = stores.marked(shard, floors)
+        lost = _Lost(place, wanted(place), hidden)
+        return _replace(stores, manifests, current, floors, lost, accept_loss=True), None
+    target = wanted(place)
+    try:
+        site = stores.site_at(shard, place)
+    except (WalStoreMismatch, StoreError) as error:
+        assert current is not None, "S-3: a log without a manifest is beside the data"
+        lost = _Lost(place, target, error)
+        return _replace(stores, manifests, current, floors, lost, accept_loss=accept_loss), None
+    if target == place.uri or site.wal.uri == f"{target}/{place.folder}":
+        return site, state
+    if current is not None and current.writer_epoch == UNCLAIMED:  # guard: F-1
         try:
-            return _switch(stores, Manifests(site), target, UNCLAIMED)
+            return _switch(stores, manifests, place, target, UNCLAIMED), None
         except FencedError as claimed:
             raise WalMoved(f"{site}: another process opened it first: {claimed}") from claimed
+    _next(stores, place, target)  # refused, if it is, before the writer is fenced
     # This writer trusts its ownership no longer than the caller's own writer may (G-7b).
     flushing = replace(config, enable_memtable=True, index_configs=())
-    with ShardWriter.open(site, schema=schema, lake=lake, config=flushing) as old:
+    with ShardWriter.open(
+        site, schema=schema, lake=lake, config=flushing, only_left=only_left
+    ) as old:
         stores.env.failpoint("move.claimed")
         flushed = old.flush()
         # P-6: while the log can still be read at its old place.
         Tokens(site).recover(None, epoch=old.epoch, through=flushed.replay_after)
         stores.env.failpoint("move.flushed")
-        manifests = Manifests(site)
-        return _switch(stores, manifests, target, old.epoch)
+        return _switch(stores, Manifests(site), place, target, old.epoch), None
 
 
-def _take_over(
+def _replace(
     stores: WalStores,
-    shard: UUID,
-    record: WalStoreRecord,
-    target: str | None,
-    lost: Exception,
-) -> ShardSite:
-    """Continue without the recorded store, if no row was left in it (S-2)."""
-    if target == record.uri and (
-        isinstance(lost, StoreError) or read_store_id(stores.at(target), shard) is not None
-    ):
-        raise lost  # unreachable now, or another table's: nothing may be written there
-    _id_for(stores, shard, target)
-    manifests = Manifests(stores.table_site(shard))
-    current, floors = manifests.latest_with_floors()
-    _require_closed(manifests, record, target, floors, lost)
-    claimed = manifests.claim(current)
-    stores.env.failpoint("move.claimed")
-    # Again, now that R is ours: a live writer marks its first row, then checks for a claim.
-    _, floors = manifests.latest_with_floors()
-    _require_closed(manifests, record, target, floors, lost)
-    logger.warning("wal.lost shard=%s uri=%s: it held no unflushed rows", shard, record.uri)
-    # To feeds the log looks collected: a feed that has not read all of it gets an error (G-7c).
-    manifests.floors.raise_to("wal", manifests.require().replay_after)
-    epoch = Epoch(claimed.writer_epoch)
-    # F-2: claims that died may have left fences there, one for each epoch, and a process that can
-    # reach that store may read and mark them. Those positions are skipped, not used again.
-    site = _switch(stores, manifests, target, epoch, passing=epoch)
-    stores.env.failpoint("move.passed")
-    try:
-        manifests.advance_replay_point(
-            Position(site.wal_after), epoch
-        )  # spares readers the skipped positions
-    except FencedError as claimed_since:
-        raise WalMoved(f"{site}: another process opened it first: {claimed_since}") from None
-    return site
-
-
-def _require_closed(
     manifests: Manifests,
-    record: WalStoreRecord,
-    target: str | None,
+    current: ShardManifest,
     floors: FloorValues,
-    lost: Exception,
-) -> None:
-    manifest = manifests.require()
-    if floors.is_closed(manifest):
-        return
-    marked = max(manifest.last_seen, floors.used, floors.open)
+    lost: _Lost,
+    *,
+    accept_loss: bool,
+) -> ShardSite:
+    """Continue without a log that cannot be reached, if no row was left in it (S-2), or if an
+    operator gives up what was."""
+    place, is_gone = lost.place, isinstance(lost.error, LogFolderMissing)
+    if lost.target == place.uri and not is_gone and not accept_loss:
+        raise lost.error  # unreachable now, or another table's
+    is_whole = floors.is_closed(current)
+    if not is_whole and not accept_loss:  # guard: S-2 never test_wal_store
+        raise _not_closed(manifests, current, lost)
+    # F-2: how many positions a lost log has used is not known, unless it was closed.
+    used = floors.highest_used(current)
+    through = current.replay_after if is_whole else Position(used + UNKNOWN_ENTRIES)
+    shard, label = manifests.site.shard, manifests.site.label
+    following = structs.replace(_next(stores, place, lost.target), after=int(through))
+    made = append_place(stores.store, shard, following, stores.env)
+    try:
+        manifests.replace_log(current, made.seq, through)
+    except CommitConflict as taken:
+        raise WalMoved(f"{manifests.site}: another process opened it first: {taken}") from taken
+    stores.env.failpoint("move.replaced")
+    if is_whole:
+        logger.warning("wal.lost %s uri=%s: it held no unflushed rows", label, place.root)
+    else:
+        logger.warning("wal.given_up %s uri=%s: rows in it are lost", label, place.root)
+    # To feeds the log looks collected: a feed that has not read all of it gets an error (G-7c).
+    # guard: S-7 test_lost_log_feeds
+    manifests.floors.raise_to("wal", through)
+    return stores.site_at(shard, made)
+
+
+def _not_closed(manifests: Manifests, manifest: ShardManifest, lost: _Lost) -> WeirError:
     text = (
-        f"{manifests.site}: its log is recorded in {record.uri}, which cannot be used ({lost}), and"
-        f" entries after position {manifest.replay_after}, up to at least {marked}, are not in any"
-        " SSTable"
+        f"{manifests.site}: its log is recorded in {lost.place.root}, which cannot be used"
+        f" ({lost.error}), and entries after position {manifest.replay_after} may be in no SSTable:"
+        " its last writer did not close, or left rows in the log. Make that store reachable. If it"
+        " is gone for good, give up what was only there: table.move_wal(uri, accept_loss=True), or"
+        " weir wal move --accept-loss"
     )
-    if target == record.uri:
-        raise MissingEntry(f"{text}; acknowledged rows are lost unless that store comes back (S-2)")
-    raise WalStoreMismatch(
-        f"{text}; moving the log needs the recorded store (S-3): make it reachable, then try again"
-    )
+    return MissingEntry(text) if lost.target == lost.place.uri else WalStoreMismatch(text)
+
+
+def _next(stores: WalStores, place: LogPlace, target: str | None) -> LogPlace:
+    """The place in that store which follows `place`."""
+    folder = None if target is None else stores.folder_for(target)
+    return LogPlace(uri=target, folder=folder, follows=place.seq)
 
 
 def _switch(
     stores: WalStores,
     manifests: Manifests,
+    place: LogPlace,
     target: str | None,
     epoch: Epoch,
-    *,
-    passing: int = 0,
 ) -> ShardSite:
-    """Move the log by one record. R = L holds, and `epoch` is ours, or not claimed yet.
+    """Move the log by one manifest commit. R = L holds, and `epoch` is ours, or not claimed yet."""
+    shard = manifests.site.shard
+    last = manifests.require().last_seen
+    following = structs.replace(_next(stores, place, target), after=int(last))
+    made = append_place(stores.store, shard, following, stores.env)
+    stores.env.failpoint("move.placed")
 
-    `passing` is the number of positions after L to skip.
-    """
-    store, shard = stores.store, manifests.site.shard
-    record = latest_record(store, shard)
-    store_id, is_new = _id_for(stores, shard, target)
-    new_id = manifests.site.env.new_id
-    try:
-        moving = record.moving(epoch, target, store_id)
-        moving = append_record(store, shard, moving, new_id())
-        stores.env.failpoint("move.prepared")
-        if store_id is not None:
-            _stamp(stores, manifests.site, target, store_id, is_new=is_new)
-            stores.env.failpoint("move.stamped")
-        manifests.require_owner(manifests.require(), epoch)
-        stores.env.failpoint("move.proved")
-        last = manifests.require().last_seen
-        moved = WalStoreRecord(
-            target,
-            store_id,
-            after=last + passing,
-            empty_after=last if passing else None,
-            epoch=epoch,
-            seq=moving.seq,
-        )
-        moved = append_record(store, shard, moved, new_id())
-    except ObjectExists:
-        manifests.require_owner(manifests.require(), epoch)
-        raise WalMoved(f"{manifests.site}: another process moved its log just before") from None
-    stores.env.failpoint("move.confirmed")
-    manifests.floors.raise_to("store", moved.seq)
-    logger.info("wal.moved shard=%s from=%s to=%s", shard, record.uri, target)
-    stores.forget(shard)
-    return stores.resolve(shard, moved)
+    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        return replace(current, log_place=made.seq), Evidence()
 
-
-def _stamp(
-    stores: WalStores, site: ShardSite, target: str | None, store_id: str, *, is_new: bool
-) -> None:
-    """Write the id to the store if the id is new, else check it. An id that was read from a store
-    is never written: another disk may be there by now, and two would have one id (S-1)."""
-    wal = stores.at(target)
-    try:
-        if is_new:
-            stamp_store_id(wal, site.shard, store_id, stores.store.uri)
-        else:
-            require_store_id(wal, site.shard, store_id)
-    except WalStoreMismatch:
-        _id_for(stores, site.shard, target)  # raises when it is another table's
-        raise WalMoved(f"{site}: another process is moving its log to {target}") from None
-
-
-def _id_for(stores: WalStores, shard: UUID, target: str | None) -> tuple[str | None, bool]:
-    """The store's id if it was ours before, else a new one; another table's is refused (S-8).
-
-    The id is None for a log beside the data. Also returns whether the id is new.
-    """
-    if target is None:
-        return None, False
-    wal, consent = stores.at(target), stores.consent
-    named = target == stores.alias or consent.covers(wal.uri)
-    if not named and not consent.may_ask(wal.uri):
-        raise consent.refused(wal.uri, "as the place of its log")
-    found = read_stamp(wal, shard)
-    if found is None:
-        require_new(wal, shard)
-        if named:
-            name_table(wal, consent.root)
-        else:
-            require_named(wal, consent)
-        return stores.table_site(shard).env.new_id().hex, True
-    if found.store_id not in known_ids(stores.store, shard):
-        raise foreign_store(wal, shard, found.store_id)
-    stores.require_own(wal, shard, found)
-    return found.store_id, False
+    moved = manifests.update(change, epoch=epoch)
+    stores.env.failpoint("move.committed")
+    # A native program may be the next to write, if the log is back beside the data.
+    mark_place(manifests, moved, manifests.floors.load())  # guard: X-1 test_lancedb
+    logger.info("wal.moved %s from=%s to=%s", manifests.site.label, place.root, made.root)
+    return stores.site_at(shard, made)

@@ -32,7 +32,7 @@ def retry_outage(
             return act()
         except StoreDenied:
             raise
-        except StoreError as error:
+        except StoreError as error:  # guard: M-3
             failed(attempt, error)
             env.clock.sleep(delay * (0.5 + env.random.random()))
             delay = min(DELAY_MAX, delay * 2)

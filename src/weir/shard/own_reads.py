@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from weir.errors import FencedError, MissingEntry
-from weir.format.expiry import Alive, Expire, alive_under
+from weir.errors import CommitConflict, FencedError, MissingEntry
+from weir.format.expiry import Alive, alive_at
 from weir.format.keys import pk_values, plain_key
 from weir.format.manifest import ShardManifest, SsTable
-from weir.format.schema import TableSchema
+from weir.format.schema import FIELD_ID, TableSchema, is_same_column
 from weir.lake.api import Base, Lake, SsTableReader
 from weir.log.appender import WalAppender
 from weir.log.intake import key_table
@@ -86,7 +87,7 @@ class OwnReads:
         self._belongs = belongs
         self._plain_key = plain_key(schema.key_schema)
         self._base: Base | None = None
-        """The last version that was opened; its expiry rule applies to reads that open none."""
+        """The last version that was opened."""
         self._nothing: tuple[pa.Schema, pa.Table] = (schema.wal, schema.wal.empty_table())
         self._warm_keys = WarmKeys(appender.site.env)
         self._listed: tuple[ShardManifest | None, int, Sequence[SsTable]] = (None, 0, ())
@@ -95,37 +96,43 @@ class OwnReads:
 
     def scan(self, columns: Columns | None, filter: Any) -> pa.RecordBatchReader:
         """See `ShardWriter.scan`; the first batch is read before this returns."""
-        _, _, schema, batches = self._scan(columns, filter)
+        asked = Projection.of(columns)
+        _, _, schema, batches = self._scan(lambda _: asked, filter)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
-    def find(self, columns: Sequence[str], filter: str) -> Iterator[ScannedRows]:
+    def find(self, columns: Sequence[str], filter: Filter) -> Iterator[ScannedRows]:
         """The rows that pass a filter, part by part, each with the moment it was read."""
-        fresh, base, schema, batches = self._scan(columns, filter)
+
+        def asked(alive: Alive | None) -> Projection:
+            times = () if alive is None or alive.column in columns else (alive.column,)
+            return Projection((*columns, *times))
+
+        fresh, base, schema, batches = self._scan(asked, filter)
         for batch in batches:
             rows = pa.Table.from_batches([batch], schema)
-            yield ScannedRows(rows, fresh.generation, fresh.batches, base.version)
+            yield ScannedRows(rows, columns, fresh.generation, fresh.batches, base.version)
 
     def _scan(
-        self, columns: Columns | None, filter: Any
+        self, asked: Callable[[Alive | None], Projection], filter: Any
     ) -> tuple[_Fresh, Base, pa.Schema, Iterator[pa.RecordBatch]]:
         site = self._appender.site
-        asked = Projection.of(columns)
-        read = asked.read(self._schema)
 
         def start() -> tuple[_Fresh, Base, pa.Schema, Iterator[pa.RecordBatch]]:
             fresh = self._fresh()
             levels, base = self._levels(fresh)
+            alive = self._alive(base)
+            projection = asked(alive)
             _, batches = merge_scan(
                 levels,
                 base,
                 self._schema,
-                columns=read,
+                columns=projection.read(self._schema),
                 filter=filter,
                 belongs=self._belongs,
-                alive=self._alive(base),
+                alive=alive,
                 env=site.env,
             )
-            schema, batches = asked.schema(self._schema), asked.apply(batches, None)
+            schema, batches = projection.schema(self._schema), projection.apply(batches, None)
             first = next(batches, None)
             return fresh, base, schema, iter(()) if first is None else chain([first], batches)
 
@@ -136,10 +143,11 @@ class OwnReads:
         """What `lookup` returns for the keys of `seen`, without the rows that this writer has
         accepted since; None when the base has changed. One listing, no read."""
         base = self._open_base()
-        if base.version != seen.base_version:
+        if base.version != seen.base_version:  # guard: O-2
             return None
-        alive = self._alive(base)
-        return (seen.rows if alive is None else alive.keep(seen.rows)), alive
+        alive = self._alive_for_decision(base)
+        rows = seen.rows if alive is None else alive.keep(seen.rows)
+        return rows.select(list(seen.columns)), alive
 
     def get(self, keys: Any, columns: Sequence[str] | None) -> pa.Table:
         """See `ShardWriter.get`."""
@@ -147,18 +155,21 @@ class OwnReads:
         if found is not None:
             return found
         wanted = key_table(keys, self._schema)
-        values = pk_values(wanted, self._schema.primary_key).to_pylist()
-        return self.lookup(list(dict.fromkeys(values)), lambda: wanted, columns)[0]
+        values = list(dict.fromkeys(pk_values(wanted, self._schema.primary_key).to_pylist()))
+        return self._lookup(values, lambda: wanted, columns, self._alive)[0]
 
     def _hot(self, keys: Any, columns: Sequence[str] | None) -> pa.Table | None:
         """The rows of a few plain keys that are all in the active MemTable, where the newest are;
         None: take the slow path. Keys are compared as they were given, so only those of the right
         type: another may equal a key that is here (True equals 1), and the slow path refuses it."""
-        kind, base = self._plain_key, self._base
-        if kind is None or base is None or base.expire is not None:
+        kind = self._plain_key
+        if kind is None:
             return None
         wanted = keys if type(keys) is list else [keys]
+        # guard: M-9 last test_own_reads
         if not 0 < len(wanted) <= HOT_KEYS or set(map(type, wanted)) != {kind}:
+            return None
+        if self._open_base().expire is not None:
             return None
         if len(wanted) > 1:
             wanted = list(dict.fromkeys(wanted))
@@ -167,27 +178,39 @@ class OwnReads:
     def lookup(
         self, keys: Sequence[Any], table: Callable[[], pa.Table], columns: Sequence[str] | None
     ) -> tuple[pa.Table, Alive | None]:
-        """The newest rows of those keys, and which rows have not expired at this moment.
+        """The newest rows of those keys, and which rows have not expired at this moment, for a
+        decision that rests on them.
 
         The keys are given as comparable values (`pk_values`), each once. `table` builds their
-        columns, which the usual cases do not need: all of the keys are hot, or none exists.
+        columns, which the usual cases do not need: all of the keys are hot, or none exists. One
+        listing of the base: its latest version has the rule by which rows expire.
         """
+        return self._lookup(keys, table, columns, self._alive_for_decision)
+
+    def _lookup(
+        self,
+        keys: Sequence[Any],
+        table: Callable[[], pa.Table],
+        columns: Sequence[str] | None,
+        alive_in: Callable[[Base], Alive | None],
+    ) -> tuple[pa.Table, Alive | None]:
         target = output_schema(self._schema, columns)
 
         def look() -> tuple[pa.Table, Alive | None]:
-            alive, rule = self._alive(None), self._rule
+            fresh = self._fresh()
+            base = self._open_base()
+            alive = alive_in(base)
             if alive is None and len(keys) <= HOT_KEYS:
                 hot = self._memtables.active.level.get(keys, target)
                 if hot is not None:
                     return hot, None
-            levels, base = self._lazily(keys)
+            levels = self._levels_of(keys, fresh, base)
             first = next(levels, None)
-            if first is None and not base().rows:
-                rows = self._no_rows(target)
-            else:
-                below = () if first is None else chain((first,), levels)
-                rows = merge_lookup(table(), below, base, self._schema, columns, alive=alive)
-            return (rows, alive) if rule == self._rule else look()  # a newer base has another rule
+            if first is None and not base.rows:
+                return self._no_rows(target), alive
+            below = () if first is None else chain((first,), levels)
+            rows = merge_lookup(table(), below, base, self._schema, columns, alive=alive)
+            return rows, alive
 
         return self._read(look)
 
@@ -225,7 +248,7 @@ class OwnReads:
                 filter=filter if alive is None else alive.also(filter),
                 columns=columns,
                 belongs=self._belongs,
-                fresh=indexes.fresh,
+                cache=indexes.cache,
                 options=options,
             )
 
@@ -242,8 +265,8 @@ class OwnReads:
         """Unflushed MemTables, then SSTables, newest first, and the base: one view (M-1).
 
         The base is opened last, once: a MemTable may be published, and an SSTable folded, during
-        the read, and what the base has is left out of the levels (L-5). A lookup by key may open
-        the base later, if at all (`_lazily`): finding the same row twice does no harm there.
+        the read, and what the base has is left out of the levels (L-5). A lookup by key need not do
+        that (`_levels_of`): finding the same row twice does no harm there.
         """
         fresh = fresh or self._fresh()
         base = self._open_base()
@@ -251,35 +274,24 @@ class OwnReads:
         compacted = self._compacted(base)
         return [*(level for number, level in fresh.levels if number > compacted), *sstables], base
 
-    def _lazily(self, keys: Sequence[Any]) -> tuple[Iterator[Level], Callable[[], Base]]:
-        """The levels that those keys may be in, newest first, and the base. The base, and SSTables
-        that it has not folded, are opened only for a key that no MemTable has; the latest of those
-        SSTables are searched in memory."""
-        fresh = self._fresh()
-        opened: list[Base] = []
-
-        def base() -> Base:
-            if not opened:
-                opened.append(self._open_base())
-            return opened[0]
-
-        def levels() -> Iterator[Level]:
-            for _, level in fresh.levels:
-                if level.holds_any(keys):
-                    yield level
-            if not fresh.manifest.sstables:
-                return
-            unfolded = self._unfolded(fresh, base())
-            holding = self._warm_keys.holding(fresh.warm, keys)
-            warm = {table.generation: table for table in fresh.warm}
-            for sstable in unfolded:
-                table = warm.get(Generation(sstable.generation))
-                if table is None:
-                    yield self._opened(sstable)
-                elif table.generation in holding:
-                    yield table.level
-
-        return levels(), base
+    def _levels_of(self, keys: Sequence[Any], fresh: _Fresh, base: Base) -> Iterator[Level]:
+        """The levels that those keys may be in, newest first. SSTables that the base has not folded
+        are opened only for a key that no MemTable has; the latest of them are searched in memory.
+        """
+        for _, level in fresh.levels:
+            if level.holds_any(keys):
+                yield level
+        if not fresh.manifest.sstables:
+            return
+        unfolded = self._unfolded(fresh, base)
+        holding = self._warm_keys.holding(fresh.warm, keys)
+        warm = {table.generation: table for table in fresh.warm}
+        for sstable in unfolded:
+            table = warm.get(Generation(sstable.generation))
+            if table is None:
+                yield self._opened(sstable)
+            elif table.generation in holding:
+                yield table.level
 
     def _fresh(self) -> _Fresh:
         with self._state.lock:
@@ -290,8 +302,26 @@ class OwnReads:
             return _Fresh(fresh, tables.manifest, tables.warm, *marks)
 
     def _open_base(self) -> Base:
-        base = self._base = self._lake.open_base()
+        """The latest version of the base; one listing."""
+        base = self._lake.open_base()
+        if base is not self._base:
+            self._require_columns(base)
+            self._base = base
         return base
+
+    def _require_columns(self, base: Base) -> None:
+        """Raise `CommitConflict` unless the base has the columns that this writer knows."""
+        now = {field.name: field for field in base.schema.arrow}
+        known = self._schema.arrow
+        changed = [f.name for f in known if f.name not in now or not _is_same(f, now[f.name])]
+        if base.expire is not None and base.expire.column not in known.names:
+            changed.append(base.expire.column)
+        if changed:
+            raise CommitConflict(
+                f"{self._state.name}: the columns {changed} of the table have changed since this"
+                " writer was opened. Puts and deletes by key go on, but it can look up no rows:"
+                " open a new writer"
+            )
 
     def _compacted(self, base: Base) -> int:
         return base.compacted.get(self._appender.site.shard, 0)
@@ -301,7 +331,7 @@ class OwnReads:
         `fresh` was taken."""
         compacted = self._compacted(base)
         if any(generation <= compacted for generation, _ in fresh.levels):
-            self._check_folded_after_us(compacted)
+            self._check_folded_after_us(compacted)  # guard: M-1 test_zombie_reads_its_own
         of = fresh.manifest
         if self._readers[0] is not of:
             self._readers = (of, {})
@@ -322,15 +352,34 @@ class OwnReads:
             readers[sstable.path] = found
         return found
 
-    def _alive(self, base: Base | None) -> Alive | None:
-        """Which rows have not expired, by the rule of that base, or of the last one opened."""
-        base = base or self._base or self._open_base()
-        now = self._appender.site.env.clock.wall()
-        return alive_under(base.expire, now, base.schema.arrow, self._schema.arrow)
+    def _alive(self, base: Base) -> Alive | None:
+        """Which rows have not expired, by the rule of that base and this machine's clock."""
+        return self._alive_at(base, self._appender.site.env.clock.wall())
 
-    @property
-    def _rule(self) -> Expire | None:
-        return None if self._base is None else self._base.expire
+    def _alive_for_decision(self, base: Base) -> Alive | None:
+        """The same for a decision, which takes a row for expired only if the store's clock agrees,
+        as dropping does: it may replace the row. The store's clock costs requests, so it is read
+        only when there is such a row."""
+        alive = self._alive(base)
+        if alive is None:
+            return None
+
+        @cache
+        def by_the_store() -> Alive:
+            return self._alive_at(base, self._appender.site.store.now()) or alive
+
+        return replace(alive, confirm=by_the_store)
+
+    def _alive_at(self, base: Base, now: float) -> Alive | None:
+        rule = base.expire
+        return None if rule is None else alive_at(rule, now, self._schema.arrow.field(rule.column))
+
+    def added_columns(self) -> list[str]:
+        """Columns of the base, as it was last read, that this writer does not know: they were added
+        since it was opened, and rows that it writes have no value for them."""
+        if self._base is None:
+            return []
+        return [n for n in self._base.schema.arrow.names if n not in self._schema.field_ids]
 
     def _check_folded_after_us(self, compacted: int) -> None:
         """Raise (F-13) when a successor's generation with the number of ours was folded: leaving
@@ -349,3 +398,9 @@ class OwnReads:
         except FencedError as fenced:
             fail(self._state, fenced)
             raise self._state.ending.refused() from fenced
+
+
+def _is_same(known: pa.Field, now: pa.Field) -> bool:
+    """Whether a column of the base is the one that the writer knows under this name."""
+    same_id = known.metadata[FIELD_ID] == now.metadata[FIELD_ID]
+    return bool(same_id and known.type == now.type and is_same_column(known, now))

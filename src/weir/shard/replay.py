@@ -87,7 +87,7 @@ class Replay(Iterator[tuple[Generation, WalEntry]]):
             if tag is None or tag < running:
                 self.keeps_the_rule = False
             elif tag <= running + 1 or is_first:
-                running = tag
+                running = tag  # guard: F-8 simulator
             else:
                 raise CorruptEntry(
                     f"{self._site}: the entry at position {entry.position} has generation {tag},"
@@ -105,7 +105,7 @@ def _read(site: ShardSite, manifests: Manifests, claim: Claim) -> Iterator[WalEn
         yield from WalTailer(site).read_range(claim.manifest.replay_after, last)
     except (MissingEntry, SnapshotExpired) as missing:
         latest = manifests.require()
-        manifests.require_owner(latest, claim.epoch)
+        manifests.require_owner(latest, claim.epoch)  # guard: F-6
         if latest.replay_after > claim.manifest.replay_after:
             raise Overtaken(
                 f"{site}: a compaction folded its log up to position {latest.replay_after} during"
@@ -123,4 +123,4 @@ def _report(site: ShardSite, done: int, total: int, progress: Progress | None) -
     if progress is not None:
         progress(done, total)
     if done % PROGRESS_ENTRIES == 0:
-        logger.info("shard.replay shard=%s entries=%d of=%d", site.shard, done, total)
+        logger.info("shard.replay %s entries=%d of=%d", site.label, done, total)

@@ -67,6 +67,8 @@ class ScannedRows:
     """The newest rows of the keys of a request, as a scan found them, and when that was."""
 
     rows: pa.Table
+    columns: Sequence[str]
+    """The columns asked for; `rows` may also have the time that decides whether a row expired."""
     generation: int
     """The active MemTable at that moment; `batches` is how many batches it had."""
     batches: int

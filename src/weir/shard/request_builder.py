@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.lake.expressions import require_text
+from weir.lake.params import require_filter
+from weir.log.inputs import row_parts
 from weir.log.intake import Intake
 from weir.log.small_put import SmallPut, as_small_put
 from weir.shard.actions import (
@@ -25,7 +26,7 @@ from weir.shard.actions import (
 )
 from weir.shard.own_reads import OwnReads
 from weir.shard.request import Request, RequestKind, ScannedRows, Step, steps_of
-from weir.types import Rows
+from weir.types import Filter, Rows
 
 Missing = Literal["error", "skip", "insert"]
 """What an update does with a key that does not exist."""
@@ -87,7 +88,8 @@ class RequestBuilder:
             return None
         known = self._updates.get((frozenset(names), missing))
         if known is None or known.intake.owns is not self._intake.owns:
-            known = RequestKind(*self._partial.update(names, missing))
+            intake = self._partial.intake_of(names)
+            known = RequestKind(self._verb(intake.schema.wal.names, missing), intake)
             self._updates[frozenset(names), missing] = known
         return known
 
@@ -95,8 +97,13 @@ class RequestBuilder:
         """`update` of rows that a `PartialRows` has shaped."""
         steps: list[Step] = []
         for batch in batches:
-            steps += steps_of(_update(batch.schema.names, missing), [batch], self._schema)
+            verb = self._verb(batch.schema.names, missing)
+            steps += steps_of(verb, [batch], self._schema)
         return Request(steps, batches)
+
+    def _verb(self, names: Iterable[str], missing: Missing) -> Update:
+        columns = tuple(name for name in names if name != TOMBSTONE)
+        return Update(columns, missing, self._reads.added_columns)
 
     def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
         """A request to insert whole rows, whose keys must be new."""
@@ -106,13 +113,12 @@ class RequestBuilder:
         if put is not None and not put.names(TOMBSTONE):
             return Request(unshaped=put, kind=kind)
         batches = self._intake.rows(rows)
-        if any(batch.column(TOMBSTONE).true_count for batch in batches):
-            raise InvalidInput(f"insert takes no deletes (rows with {TOMBSTONE!r} set); use delete")
+        check_no_deletes(batches)
         return Request(steps_of(kind.verb, batches, self._schema), batches)
 
-    def put_when(self, rows: Rows, when: str) -> Request:
+    def put_when(self, rows: Rows, when: Filter) -> Request:
         """A request to put whole rows, or deletes, where a condition holds."""
-        require_text(when, "when")
+        require_filter(when, "when")
         verb = PutWhen(when)
         put = as_small_put(rows)
         if put is not None:
@@ -133,14 +139,14 @@ class RequestBuilder:
             return self.put_when(whole, asked.when)
         return self.insert(whole, asked.on_conflict)
 
-    def where(self, filter: str, assignments: Mapping[str, str] | None) -> Iterator[Request]:
+    def where(self, filter: Filter, assignments: Mapping[str, str] | None) -> Iterator[Request]:
         """Requests for the keys whose rows pass the filter, made while the scan runs."""
-        require_text(filter, "the filter")
+        require_filter(filter, "the filter")
         verb: Verb = DeleteWhere(filter)
         if assignments is not None:
             changes = tuple(assignments.items())
             check_assignments(changes, self._schema)
-            verb = UpdateWhere(filter, changes)
+            verb = UpdateWhere(filter, changes, self._reads.added_columns)
         key = list(self._schema.primary_key)
         looked_at = {*key, *verb.columns_read(self._schema)}
         names = [name for name in self._schema.arrow.names if name in looked_at]
@@ -187,28 +193,22 @@ class PartialRows:
 
     def shape(self, rows: Rows) -> list[pa.RecordBatch]:
         """The rows in order, with the columns they have, `_tombstone` last."""
-        return [batch for part in _same_columns(rows) for batch in self._shape(part)]
+        shaped: list[pa.RecordBatch] = []
+        for part in row_parts(rows):
+            if isinstance(part, pa.RecordBatch):
+                shaped += self.intake_of(part.schema.names).rows(part)
+                continue
+            # Runs with the same columns: a column left out is not a null one.
+            for names, run in itertools.groupby(part, key=frozenset):
+                shaped += self.intake_of(names).rows(list(run))
+        return shaped
 
-    def _shape(self, rows: Rows) -> list[pa.RecordBatch]:
-        names = _names(rows)
-        if names is None:
-            rows = pa.table(rows) if hasattr(rows, "__arrow_c_stream__") else rows
-            names = _names(rows)
-        if names is None:
-            return self._intake.rows(rows)
-        if TOMBSTONE in names:
-            raise _no_deletes()
-        return self._intake_of(names).rows(rows)
-
-    def update(self, names: Iterable[str], missing: Missing) -> tuple[Update, Intake]:
-        """The verb that updates rows with those columns, and the intake that shapes them."""
-        if TOMBSTONE in names:
-            raise _no_deletes()
-        intake = self._intake_of(names)
-        return _update(intake.schema.wal.names, missing), intake
-
-    def _intake_of(self, names: Iterable[str]) -> Intake:
+    def intake_of(self, names: Iterable[str]) -> Intake:
+        """The intake of rows that have those columns."""
         named = set(names)
+        if TOMBSTONE in named:
+            raise InvalidInput(f"column {TOMBSTONE!r}: update cannot delete rows; use delete")
+        self._intake.require_known(named)
         columns = tuple(name for name in self._intake.schema.arrow.names if name in named)
         partial = self._known.get(columns)
         if partial is None or partial.owns is not self._intake.owns:
@@ -217,38 +217,16 @@ class PartialRows:
         return partial
 
 
-def _update(names: Iterable[str], missing: Missing) -> Update:
-    return Update(tuple(name for name in names if name != TOMBSTONE), missing)
-
-
-def _no_deletes() -> InvalidInput:
-    return InvalidInput(f"column {TOMBSTONE!r}: update cannot delete rows; use delete")
+def check_no_deletes(batches: Sequence[pa.RecordBatch]) -> None:
+    """Raise `InvalidInput` for rows that an insert cannot take."""
+    if any(batch.column(TOMBSTONE).true_count for batch in batches):
+        raise InvalidInput(f"insert takes no deletes (rows with {TOMBSTONE!r} set); use delete")
 
 
 def check_choice(value: str, known: Sequence[str], name: str) -> None:
     """Raise `InvalidInput` unless it is one of the known ones."""
     if value not in known:
         raise InvalidInput(f"{name} must be one of {list(known)}, got {value!r}")
-
-
-def _names(rows: Rows) -> Sequence[str] | None:
-    """The columns of the rows, which all have the same; None if only reading them shows that."""
-    if isinstance(rows, Mapping):
-        return [str(name) for name in rows]
-    if isinstance(rows, list | tuple):
-        return [str(name) for row in rows for name in row]
-    names: Sequence[str] | None = getattr(getattr(rows, "schema", None), "names", None)
-    return names
-
-
-def _same_columns(rows: Rows) -> list[Rows]:
-    """Split dicts into runs with the same columns: a column left out is not a null one."""
-    if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
-        return [rows]
-    parts: list[Rows] = []
-    for _, group in itertools.groupby(rows, key=frozenset):
-        parts.append(list(group))
-    return parts
 
 
 def _only(schema: TableSchema, columns: Sequence[str]) -> TableSchema:

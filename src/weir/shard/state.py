@@ -1,46 +1,79 @@
-"""The state of one writer: waiting rows, the queue to the log, MemTables, turns, its end.
+"""The state of one writer: the queue to the log, MemTables, who waits for room, its end.
 
 One lock, `WriterState.lock`, guards all of it, and every method here is called with it held. Only
-bookkeeping is done under the lock: no store call, no user callback, and no wait except on one of
-its conditions. The slow work is done without the lock, in two roles that one thread each holds at
-any moment: the leader writes the head of the queue to the log (group.py), and the flusher makes an
-SSTable of the oldest frozen MemTable (flush.py). Each takes its work in one locked step, and
-reports the outcome in another.
+bookkeeping is done under the lock: no store call, no user callback, no wait. The slow work is done
+without it, in two roles that one thread each holds at any moment: the committing thread writes the
+head of the queue to the log (commit.py), and the flusher makes an SSTable of the oldest frozen
+MemTable (flush.py). Each takes its work in one locked step, and reports the outcome in another.
+
+An interrupt may end a caller's thread between any two calls (F-16), so every step here can be
+repeated: it says what it is about to do before it does it, or changes plain fields and then makes
+one call that takes effect as a whole.
 
 Keeps
   F-13 when the writer ends, every waiting and later caller gets its unacknowledged rows back
   M-3  rows leave the queue only when their entry is durable
-  M-6  the rows held are bounded; over the bound, putters wait
+  M-6  the rows held are bounded; over the bound, putters wait, first come, first served
   M-7  an ack is done exactly when the entry that holds its rows is durable
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.env import Env, Lock, Thread
-from weir.errors import Backpressure, WeirError
+from weir.env import Bell, Env, Lock, Thread
+from weir.errors import FencedError, WeirError
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import Fill
 from weir.log.entry import Entry
-from weir.log.small_put import Shaped
 from weir.log.tags import GenerationTags
-from weir.shard.ack import Ack, finish_all, rows_of, run_callbacks
+from weir.meters import BACKPRESSURE, BACKPRESSURE_SECONDS, ENDED, FENCED
+from weir.shard.ack import Ack, release, run_callbacks
 from weir.shard.ending import Ending
 from weir.shard.memtable import MemTable, MemTables
 from weir.shard.stats import Counters
-from weir.shard.turns import Turns, Waiter, WaiterGroup
-from weir.types import Position
+from weir.shard.turns import WaiterGroup
+from weir.types import Generation, Position
 
 logger = logging.getLogger("weir.shard")
+
+
+@dataclass(slots=True, eq=False)
+class EntrySlot:
+    """The entry on its way to the log, and how far it has come. Filled before anything is sent:
+    whoever takes the right to commit finishes it first, the same bytes to the same place (F-16)."""
+
+    group: list[Ack]
+    entry: Entry | None = None
+    """None while it is not encoded, and for decisions that write nothing."""
+    is_sent: bool = False
+    """True once it is durable, or there was nothing to write."""
+    seconds: float = 0.0
+    is_landed: bool = False
+    """True once the outcome is booked; its waiters are to be woken."""
+
+
+@dataclass(slots=True, eq=False)
+class _Booking:
+    """Rows that are being added to a MemTable."""
+
+    run: Sequence[Ack]
+    batches: Sequence[pa.RecordBatch]
+    more: Fill
+    table: MemTable | None
+    """None for a WAL-only writer."""
+    count: int
+    """Batches that the MemTable held before."""
+    generation: Generation
+    filled: Fill
+    """What the generation holds with these rows."""
 
 
 class WriterState:
@@ -58,8 +91,9 @@ class WriterState:
         self.env = env
         self.config = config
         self.name = name
-        crowd = crowd or WaiterGroup(env.threads)
-        self.lock: Lock = crowd.lock
+        self.crowd = crowd or WaiterGroup(env.threads)
+        self.crowd.writers += 1
+        self.lock: Lock = self.crowd.lock
         self.counters = Counters()
         self.ending = Ending(name, env)
         self.closing = False
@@ -68,39 +102,32 @@ class WriterState:
         """The threads end when they finish their current work."""
         self.held_bytes = 0
         """Bytes of rows in memory: queued, in MemTables, being flushed."""
-        self.room_waiters = 0
-        """Threads that wait for room."""
-        self.room_wake = env.threads.condition(self.lock)
-        self.room_tasks: list[asyncio.Future[None]] = []
-        """Futures of the tasks that wait for room."""
+        self.room: deque[Ack] = deque()
+        """Puts that wait for room, in the order in which they came."""
         self._warned_at = -1e9
-        self.unshaped: deque[Ack] = deque()
-        """Puts whose rows the next leader shapes; then they are accepted, in this order."""
         self.queue: deque[Ack] = deque()
+        """Accepted puts that are not durable, in order. The first `booked` have their rows in a
+        generation; the others are still to be shaped or decided."""
+        self.booked = 0
         self.queued_bytes = 0
-        self.turns = Turns(crowd, self)
-        self.leading = False
-        self.leader: Waiter | None = None
-        """The thread that leads, if one does."""
-        self.in_flight: list[Ack] = []
-        """Puts whose rows are in the entry in flight, or in one whose write was interrupted."""
-        self.entry: Entry | None = None
-        """That entry, once it is encoded."""
-        self.was_single_put = False  # the last entry held one put: the next likely does too
-        self.pump_wake = env.threads.condition(self.lock)
-        self.is_pump_called = False
-        """The pump was woken, and will check the queue before it waits again."""
+        self.is_hurried = False
+        """Somebody waits for rows of the queue, although puts are buffered."""
+        self.is_urgent = False
+        """The time of somebody that waits for rows of the queue is limited."""
+        self.slot: EntrySlot | None = None
+        self.bell = Bell(env.threads)
+        """Wakes the commit thread."""
+        self._under_way: _Booking | None = None
         self.memtables = memtables
         """None for a WAL-only writer."""
         self.tags: GenerationTags | None = None
         """Assigns the generations when there are no MemTables."""
-        self.flush_wake = env.threads.condition(self.lock)
-        self.wakeups_done = crowd.wakeups_done
+        self._flush_waiters: list[Lock] = []
         self.has_no_threads = False
-        """A thread could not be started, and putters do its work."""
+        """A thread could not be started, and callers do its work."""
 
     def start(self, run: Callable[[], None], name: str) -> Thread | None:
-        """Start a thread for work that no caller waits for; None if the process cannot (F-16).
+        """Start a thread for background work; None if the process cannot (F-16).
 
         From then on callers that put, flush or close do that work.
         """
@@ -115,7 +142,12 @@ class WriterState:
         """The error that ended the writer."""
         return self.ending.failure
 
-    # -- putting ---------------------------------------------------------------------------------
+    @property
+    def waiting(self) -> int:
+        """Puts that wait for the log."""
+        return len(self.queue)
+
+    # -- accepting -------------------------------------------------------------------------------
 
     def is_full(self, nbytes: int) -> bool:
         """True when a put of that size has to wait for room."""
@@ -126,56 +158,78 @@ class WriterState:
     @property
     def is_room_wanted(self) -> bool:
         """True when a put waits for room, or the next one would."""
-        return bool(self.room_waiters or self.room_tasks) or self.is_full(1)
+        return bool(self.room) or self.is_full(1)
 
     @property
-    def waiting(self) -> int:
-        """Puts that wait for the log, shaped or not."""
-        return len(self.queue) + len(self.unshaped)
+    def last_under_way(self) -> Ack | None:
+        """The last accepted put that is not done. One that was withdrawn is done, and may still be
+        in the queue behind others."""
+        for ack in reversed(self.queue):
+            if not ack.done:  # guard: M-8 always test_writer
+                return ack
+        return None
 
     @property
-    def last_put(self) -> Ack | None:
-        """The last of the puts that wait for the log."""
-        if self.unshaped:
-            return self.unshaped[-1]
-        return self.queue[-1] if self.queue else None
+    def is_drained(self) -> bool:
+        """True when no entry will follow: no more puts are accepted, and the log has all rows."""
+        in_flight = self.slot is not None and not self.slot.is_landed
+        return self.closing and not self.queue and not in_flight
 
-    def wait_for_room(
-        self, ack: Ack, timeout: float | None, make: Callable[[float | None], bool]
-    ) -> None:
-        """Return when the rows of `ack` may be accepted, or raise the error that prevents it.
-
-        `make` is called before each wait, with the time left, and returns whether it wrote
-        something itself. Raises `Backpressure` when `timeout` passes first.
-        """
-        if self.is_full(ack.nbytes) and not self.closing:
-            began = self._count_backpressure()
-            self.room_waiters += 1
-            try:
-                while self.is_full(ack.nbytes) and self.failure is None and not self.closing:
-                    left = None if timeout is None else began + timeout - self.env.clock.boottime()
-                    if left is not None and left <= 0:
-                        raise Backpressure(
-                            f"{self.name}: {self.held_bytes} bytes are in memory, and"
-                            " max_unflushed_memtable_bytes is"
-                            f" {self.config.max_unflushed_memtable_bytes}; nothing of this put was"
-                            " accepted, try again"
-                        )
-                    if not make(left):
-                        self.room_wake.wait(left)
-            finally:
-                self.room_waiters -= 1
-                self.counters.backpressure_seconds += self.env.clock.boottime() - began
-        self.require_open(ack)
-
-    def require_open(self, ack: Ack) -> None:
-        """Raise, with the rows of `ack`, when the writer accepts no more."""
+    def submit(self, ack: Ack) -> None:
+        """Accept the rows of `ack`, or let them wait for room. Raises, with the rows, when the
+        writer accepts no more."""
         if self.closing or self.ending.failure is not None:
             raise self.ending.refused(ack.batches)
+        if self.room or self.is_full(ack.nbytes):  # guard: M-6
+            ack.enqueued_at = self._count_backpressure()
+            self.room.append(ack)
+            return
+        if not self.config.durable_write:
+            ack.enqueued_at = self.env.clock.boottime()
+        ack.is_accepted = True
+        self.held_bytes += ack.nbytes
+        self.queued_bytes += ack.nbytes
+        self.crowd.unsettled += 1
+        self.queue.append(ack)
+
+    def withdraw(self, ack: Ack) -> bool:
+        """Take back a put whose caller leaves; False if its rows are booked, and it goes on.
+
+        Only for puts that wait for room, and for decisions that were not made."""
+        if ack.is_accepted:
+            self.finish_booking()  # of rows that an interrupted thread was booking
+            if ack.decision is None or ack.generation is not None or ack.done:
+                return False
+            ack.done = True  # skipped when its turn comes
+            return True
+        if ack in self.room:
+            self.room.remove(ack)
+        return not ack.done
+
+    def admit_waiting(self) -> None:
+        """Accept puts that waited for room, in order, as far as there is room."""
+        while self.room and (self.room[0].is_accepted or not self.is_full(self.room[0].nbytes)):
+            ack = self.room[0]
+            if not ack.is_accepted:
+                now = self.env.clock.boottime()
+                waited, ack.enqueued_at = now - ack.enqueued_at, now
+                self.counters.backpressure_seconds += waited
+                self.env.meters.add(BACKPRESSURE_SECONDS, waited)
+                ack.is_accepted = True
+                self.held_bytes += ack.nbytes
+                self.queued_bytes += ack.nbytes
+                self.crowd.unsettled += 1
+                self.queue.append(ack)
+            if ack.waits_for_room and ack.gate is not None:
+                release(ack.gate)
+                ack.gate = None  # open from now on: whoever waits for durable rows needs another
+            self.room.popleft()
 
     def _count_backpressure(self) -> float:
+        """Count a put that waits for room from now on; returns the time."""
         began, counters = self.env.clock.boottime(), self.counters
         counters.backpressure_waits += 1
+        self.env.meters.add(BACKPRESSURE)
         if began - self._warned_at >= float(self.config.backpressure_log_interval):  # type: ignore[arg-type]
             self._warned_at = began
             limit = self.config.max_unflushed_memtable_bytes
@@ -183,155 +237,140 @@ class WriterState:
             logger.warning("writer.backpressure %s held_bytes=%d limit=%d waits=%d", *facts)
         return began
 
-    def release(self, nbytes: int) -> None:
-        """Subtract rows that left memory, and wake those that wait for room."""
-        self.held_bytes -= nbytes
-        self.wake_for_room()
+    # -- booking ---------------------------------------------------------------------------------
 
-    def wake_for_room(self) -> None:
-        """Wake the threads and tasks that wait for room."""
-        self.room_wake.notify_all()
-        while self.room_tasks:
-            future = self.room_tasks.pop()
-            with contextlib.suppress(RuntimeError):  # the loop was closed
-                future.get_loop().call_soon_threadsafe(finish_all, [future])
+    def unbooked(self) -> list[Ack]:
+        """Accepted puts whose rows are in no generation yet, in order."""
+        self.finish_booking()
+        return list(itertools.islice(self.queue, self.booked, None))
 
-    def accept(self, acks: Sequence[Ack], batches: Sequence[pa.RecordBatch], more: Fill) -> None:
-        """Put the rows of those puts, in `batches`, where reads find them, assign a generation, and
-        queue them. Several puts at once only if the active generation has room for all."""
-        self.counters.puts += len(acks)
-        self.counters.rows_put += more.rows
+    def resize(self, ack: Ack, nbytes: int) -> None:
+        """The size of the rows is known now; it was a guess when they were accepted."""
+        more = nbytes - ack.nbytes
+        self.held_bytes += more
+        self.queued_bytes += more
+        ack.nbytes = nbytes
+
+    def skip(self, ack: Ack) -> None:
+        """The next unbooked put has no rows to book: it was refused, or a decision wrote none."""
+        generation = self._generation
+        ack.generation = generation
+        self.booked += 1
+
+    @property
+    def _generation(self) -> Generation:
         if self.memtables is not None:
-            generation = self.memtables.book(batches, more, puts=len(acks))
+            return self.memtables.active.generation
+        assert self.tags is not None, "M-2: a WAL-only writer tags by size"
+        return self.tags.generation
+
+    def book(self, run: Sequence[Ack], batches: Sequence[pa.RecordBatch], more: Fill) -> None:
+        """Put the rows of the next unbooked puts, in `batches`, where reads find them, in one
+        generation. Several puts at once only if the active generation has room for all."""
+        table, count = None, 0
+        if self.memtables is not None:
+            table = self.memtables.table_for(more)
+            count, generation = table.level.count, table.generation
+            filled = table.filled + more
         else:
             assert self.tags is not None, "M-2: a WAL-only writer tags by size"
-            generation = self.tags.tag(more)
-        now = self.env.clock.boottime()
-        for ack in acks:
-            ack.generation, ack.enqueued_at = generation, now
-        self.queue.extend(acks)
-        self.held_bytes += more.nbytes
-        self.queued_bytes += more.nbytes
+            generation, filled = self.tags.following(more)
+        self._under_way = _Booking(run, batches, more, table, count, generation, filled)
+        self.finish_booking()
+        if self.memtables is not None:
+            self.memtables.freeze_if_full()
 
-    def queue_unshaped(self, ack: Ack) -> None:
-        """Take in a put whose rows the next leader shapes; its size is a guess until then."""
-        ack.enqueued_at = self.env.clock.boottime()
-        self.held_bytes += ack.nbytes
-        self.unshaped.append(ack)
+    def finish_booking(self) -> None:
+        """Finish what `book` began; it may have been interrupted."""
+        booking = self._under_way
+        if booking is None:
+            return
+        table, tags, counters = booking.table, self.tags, self.counters
+        if table is not None and table.level.count == booking.count:
+            table.level.append(booking.batches)
+        for ack in booking.run:
+            ack.generation = booking.generation
+        puts = len(booking.run)
+        rows = booking.more.rows
+        # From here to the end only plain fields change, which no interrupt can come between.
+        if table is not None:
+            table.filled = booking.filled
+            table.puts += puts
+        elif tags is not None:
+            tags.generation, tags.filled = booking.generation, booking.filled
+        counters.puts += puts
+        counters.rows_put += rows
+        self.booked += puts
+        self._under_way = None
 
-    def accept_shaped(self, acks: Sequence[Ack], shaped: Sequence[Shaped | Exception]) -> list[Ack]:
-        """Accept the oldest unshaped puts, given their shaping results; return those refused."""
-        for ack in acks:
-            self.unshaped.popleft()
-            self.held_bytes -= ack.nbytes
-            ack.unshaped = None
-        accepted: list[Ack] = []
-        refused: list[Ack] = []
-        has_ended = self.failure is not None
-        for ack, result in zip(acks, shaped, strict=True):
-            if isinstance(result, Exception):
-                self.refuse(ack, result)
-                refused.append(ack)
-                continue
-            ack.shaped, ack.nbytes = result, result.nbytes
-            if has_ended:
-                self.refuse(ack, self.ending.leave(ack))
-                refused.append(ack)
-                continue
-            accepted.append(ack)
-        self.accept_each(accepted)
-        self.wake_for_room()  # the guessed sizes were larger than the real ones
-        return refused
-
-    def accept_each(self, acks: Sequence[Ack]) -> None:
-        """Accept puts in order; neighbours whose rows share a batch are accepted in one step."""
-        for key, run in itertools.groupby(acks, key=_batch_of):
-            if key is None:
-                for ack in run:
-                    self.accept([ack], ack.batches, ack.fill)
-            else:
-                self._accept_run(list(run))
-
-    def _accept_run(self, run: list[Ack]) -> None:
-        """Accept puts that were shaped together."""
-        more = Fill(sum([a.rows for a in run]), len(run), sum([a.nbytes for a in run]))
-        if self.memtables is not None and self.memtables.holds(more):
-            self.accept(run, rows_of(run), more)
-        else:
-            for ack in run:
-                self.accept([ack], ack.batches, ack.fill)
-
-    def refuse(self, ack: Ack, error: Exception) -> None:
-        """Finish `ack` with `error`: its rows were not written."""
-        ack.error = error
-        ack.done = True
-        self.turns.wake(ack)
-
-    # -- the leader ------------------------------------------------------------------------------
+    # -- committing ------------------------------------------------------------------------------
 
     def take(self) -> list[Ack]:
-        """Return the longest prefix of the queue that fits one entry, for the leader to write."""
-        self.leading = True
-        if self.ending.failure is not None:
-            return []  # F-13: the callers got their rows back, and may have put them elsewhere
-        if self.in_flight:
-            return self.in_flight  # F-16: interrupted, so write the same entry again
+        """The longest prefix of the booked puts that fits one entry."""
         group: list[Ack] = []
         nbytes = 0
         # Each put fits an entry by itself (F-15); a group stays well below the limit of an entry.
         most = min(self.config.max_wal_buffer_size, self.env.limits.entry_bytes // 4)
-        for ack in self.queue:
-            if group and (
-                ack.generation != group[0].generation
+        first: Ack | None = None
+        for ack in itertools.islice(self.queue, self.booked):
+            if not ack.rows or ack.done:
+                group.append(ack)
+                continue
+            if first is not None and (
+                ack.generation != first.generation
                 or nbytes + ack.nbytes > most
                 or ack.tokens
-                or group[0].tokens
+                or first.tokens
             ):
                 break
+            first = first or ack
             group.append(ack)
             nbytes += ack.nbytes
-        self.in_flight, self.entry = group, None
         return group
 
-    def landed(self, group: list[Ack], position: Position, seconds: float) -> list[Ack]:
-        """The group became durable in `seconds`: dequeue it and wake its waiters; return the acks
-        with a callback or a future."""
-        self.turns.crowd.record_latency(seconds)
+    def landed(self, slot: EntrySlot) -> list[Ack]:
+        """The entry is durable: take its puts out of the queue; return those that are done by it,
+        in order, for their waiters to be woken."""
+        if slot.is_landed:
+            return slot.group  # whoever booked it was interrupted before it woke them
+        entry = slot.entry
+        position = None if entry is None else entry.position
         if self.ending.failure is None:  # else the writer has ended, and they have its error
-            for ack in group:
-                ack.position = position
-                ack.done = True
-                if ack.gate is not None:
-                    self.turns.wake(ack)
-            queue = self.queue
-            while queue and queue[0].done:
-                self.queued_bytes -= queue.popleft().nbytes
-            self._book_durable(group, position)
-        self.in_flight, self.entry, self.was_single_put = [], None, len(group) == 1
-        return [ack for ack in group if ack.callbacks or ack.future is not None]
+            if position is not None:
+                self._book_durable(slot.group, position)
+            for ack in slot.group:
+                if not ack.done:
+                    if ack.rows:
+                        ack.position = position
+                        ack.drop_rows()  # guard: M-6 test_put_once_sent_again
+                    ack.done = True
+            self._drop_done()
+            if self.memtables is None or self.room:
+                self.admit_waiting()
+        slot.is_landed = True
+        return slot.group
 
-    def _book_durable(self, group: list[Ack], position: Position) -> None:
-        generation, memtables = group[0].generation, self.memtables
-        assert generation is not None, "M-4: an entry without a generation"
-        if memtables is None:
-            self.release(sum(ack.nbytes for ack in group))
-            return
-        tokens = [token for ack in group for token in ack.tokens]
-        memtables.landed(generation, position, len(group), tokens)
-        if self.is_flush_due:
-            self.flush_wake.notify_all()
+    def _drop_done(self) -> None:
+        queue = self.queue
+        while queue and queue[0].done and self.booked:
+            ack = queue[0]
+            nbytes = ack.nbytes
+            self.queued_bytes -= nbytes
+            if self.memtables is None or not ack.rows:
+                self.held_bytes -= nbytes
+            self.booked -= 1
+            self.crowd.unsettled -= 1
+            queue.popleft()
+        if not queue:
+            self.is_hurried = self.is_urgent = False
 
-    def give_up_lead(self) -> None:
-        """Release the lead; another thread may take it."""
-        if self.leader is not None:
-            self.turns.crowd.end_turn(self.leader)
-        self.leading, self.leader = False, None
-        self.turns.ask()
-
-    def call_pump(self) -> None:
-        """Wake the pump to check the queue."""
-        self.is_pump_called = True
-        self.pump_wake.notify()
+    def _book_durable(self, group: Sequence[Ack], position: Position) -> None:
+        """May be called again: every step sets what it sets."""
+        if self.memtables is not None:
+            first = [ack for ack in group if ack.rows][0]  # noqa: RUF015  see F-16
+            assert first.generation is not None, "M-4: an entry without a generation"
+            tokens = [token for ack in group for token in ack.tokens]
+            self.memtables.landed(first.generation, position, tokens)
 
     # -- the flusher -----------------------------------------------------------------------------
 
@@ -340,59 +379,95 @@ class WriterState:
         """True when there is a MemTable to flush, and the log has all of its rows (W-4)."""
         if self.memtables is None or not self.memtables.frozen or self.failure is not None:
             return False
-        return self.memtables.frozen[0].waiting == 0
+        if self._under_way is not None:
+            return False
+        oldest = self.queue[0].generation if self.booked else None
+        # guard: W-4 always simulator
+        return oldest is None or oldest > self.memtables.frozen[0].generation
 
     def published(self, table: MemTable | None, manifest: ShardManifest) -> None:
         """The manifest was committed, with the SSTable of `table`, if any."""
         assert self.memtables is not None, "M-2: a WAL-only writer publishes nothing"
         self.memtables.published(table, manifest)
         if table is not None:
-            self.release(table.nbytes)
-        self.flush_wake.notify_all()
+            self.held_bytes -= table.nbytes
+        if self.room:
+            self.admit_waiting()
+            self.bell.ring()
+        self.wake_flush_waiters()
+
+    @property
+    def awaits_flush(self) -> bool:
+        """True when a caller waits for a publication, or a put for room."""
+        return bool(self._flush_waiters) or self.is_room_wanted
+
+    def flush_gate(self) -> Lock:
+        """A gate that opens at the next publication, or when the writer ends."""
+        gate = self.env.threads.lock()
+        gate.acquire()
+        self._flush_waiters.append(gate)
+        return gate
+
+    def wake_flush_waiters(self) -> None:
+        """Let those that wait for a publication look again."""
+        while self._flush_waiters:
+            release(self._flush_waiters[0])
+            self._flush_waiters.pop(0)
 
     # -- the end ---------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Accept nothing more, and let the threads end."""
         self.closing = self.stopping = True
-        self.wake_all()
 
     def end(self, error: WeirError, *, sent: bool) -> list[Ack]:
-        """End the writer with `error`; return the acks whose rows were not acknowledged.
+        """End the writer with `error`; return the acks that are done by it.
 
         `sent`: the entry in flight, if any, may have become durable (F-11).
         """
-        if self.failure is not None:
-            return []
-        failed = [ack for ack in self.queue if not ack.done]
-        self.ending.begin(error, failed, sent=len(self.in_flight) if sent else 0)
+        if self.failure is None:
+            slot = self.slot
+            in_flight = slot.group if slot is not None and sent and not slot.is_landed else []
+            self.ending.begin(error, [ack for ack in in_flight if ack.rows and not ack.done])
+            rows = sum(ack.rows for ack in self.queue if not ack.done)
+            self.env.meters.add(FENCED if isinstance(error, FencedError) else ENDED)
+            logger.error("writer.ended %s rows_left=%d reason=%s", self.name, rows, error)
+        return self.finish_end()
+
+    def finish_end(self) -> list[Ack]:
+        """Finish every put of a writer that has ended; may be repeated."""
+        left = [*self.queue, *self.refuse_waiting()]
+        for ack in self.queue:
+            if not ack.done:
+                self.ending.refuse(ack)
+                ack.done = True
+            if ack.gate is not None:
+                release(ack.gate)
+        self.wake_flush_waiters()
+        accepted = len(self.queue)
+        self._under_way = self.slot = None
+        self.booked = self.queued_bytes = 0
+        self.crowd.unsettled -= accepted
         self.queue.clear()
-        self.queued_bytes = 0
-        for ack in failed:
-            ack.done = True
-            self.turns.wake(ack)
-        for ack in self.unshaped:
-            self.turns.wake(ack)  # its thread shapes the rows, which are handed back
-        self.wake_all()
-        rows = sum(ack.rows for ack in failed)
-        logger.error("writer.ended %s rows_left=%d reason=%s", self.name, rows, error)
-        return failed
+        return left
 
-    def wake_all(self) -> None:
-        """Wake all threads that wait for something other than their own put."""
-        self.wake_for_room()
-        self.wakeups_done.notify_all()
-        self.pump_wake.notify_all()
-        self.flush_wake.notify_all()
-
-
-def _batch_of(ack: Ack) -> int | None:
-    return None if ack.shaped is None else id(ack.shaped.batch)
+    def refuse_waiting(self) -> list[Ack]:
+        """Refuse the puts that wait for room: the writer accepts no more. Their callers, which
+        wait, hand the rows back; may be repeated."""
+        waiting = list(self.room)
+        for ack in waiting:
+            if not ack.is_accepted:
+                ack.is_refused = True
+                ack.done = True
+            if ack.gate is not None:
+                release(ack.gate)
+        self.room.clear()
+        return waiting
 
 
 def fail(state: WriterState, error: WeirError) -> None:
     """End the writer: every waiting and later caller gets `error`, or a similar one, with its rows
     (F-13). Called without the lock."""
     with state.lock:
-        failed = state.end(error, sent=True)
-    run_callbacks(failed)
+        left = state.end(error, sent=True)
+    run_callbacks(left)

@@ -17,20 +17,21 @@ part of the log to read for tokens, above R or below.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
-from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import decode_entry
-from weir.format.wal_header import HEADER_BYTES, read_header
+from weir.format.wal_header import Carries
 from weir.log.floors import Floors
+from weir.log.headers import header_at
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.records import codec
-from weir.store.api import ObjectExists, ObjectMissing
+from weir.store.api import ObjectExists, ObjectMissing, put_new
+from weir.store.bounded import get_some
 from weir.types import Epoch, Position
 
 _READS: Final = 16
@@ -41,38 +42,49 @@ _OPEN: Final = "open-"
 
 
 def tokens_in_log(
-    site: ShardSite, after: int, last: int, *, epoch: Epoch | None = None
+    site: ShardSite, positions: Sequence[int], *, epoch: Epoch | None = None
 ) -> dict[str, int]:
-    """Per application the highest batch number in the entries `(after, last]`.
+    """Per application the highest batch number in the entries at these ascending positions.
 
     With `epoch`, entries of later epochs are not needed. One ranged read per entry, 16 in parallel,
-    and a full read where there may be a token. A collected entry has none: its tokens were recorded
-    by the collector, and an object in its place can only be a zombie's, whose rows are not in.
+    and a full read where a token was seen or could not be ruled out (P-2). A collected entry has
+    none: its tokens were recorded by the collector, and an object in its place can only be a
+    zombie's, whose rows are not in.
     """
 
-    def look(position: int) -> tuple[int, list[tuple[int, str, int]]]:
-        path = paths.wal_path(site.shard, Position(position))
+    def look(position: int) -> tuple[int, bool]:
+        """The epoch of an entry (0: not known), and whether its tokens must be read."""
         try:
-            header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
-            if header is not None and not header.may_hold_tokens:
-                return header.epoch, []
-            uri = f"{site.wal.uri}/{path}"
-            entry = decode_entry(site.wal.get(path).data, position=Position(position), path=uri)
+            header = header_at(site, position)
         except ObjectMissing:
-            return 0, []
-        return entry.epoch, [(position, app, number) for app, number in entry.tokens]
+            return 0, False
+        return (0, True) if header is None else (header.epoch, header.tokens is not Carries.NO)
 
     found: list[tuple[int, str, int]] = []
-    for first in range(after + 1, last + 1, _CHUNK):
-        wanted = list(range(first, min(first + _CHUNK, last + 1)))
-        entries = site.env.threads.map(look, wanted, workers=_READS)
-        found += [token for _, tokens in entries for token in tokens]
-        if epoch is not None and max(seen for seen, _ in entries) > epoch:
+    for first in range(0, len(positions), _CHUNK):
+        part = positions[first : first + _CHUNK]
+        seen = site.env.threads.map(look, list(part), workers=_READS)
+        found += _tokens_of(site, [p for p, (_, wanted) in zip(part, seen, strict=True) if wanted])
+        if epoch is not None and max(of for of, _ in seen) > epoch:
             break
-    return above_floor(site, found)
+    return _above_floor(site, found)
 
 
-def above_floor(site: ShardSite, found: Sequence[tuple[int, str, int]]) -> dict[str, int]:
+def _tokens_of(site: ShardSite, positions: Sequence[int]) -> Iterator[tuple[int, str, int]]:
+    """(position, application, number) of every token there, read in bounded memory (L-10)."""
+    where = [(p, paths.wal_path(site.shard, Position(p))) for p in positions]
+    while where:
+        found = get_some(site.wal, [path for _, path in where], site.env.limits.read_bytes)
+        for (position, path), data in zip(where, found, strict=False):
+            if data is None:
+                continue
+            uri = f"{site.wal.uri}/{path}"
+            entry = decode_entry(data, position=Position(position), path=uri)
+            yield from ((position, app, number) for app, number in entry.tokens)
+        where = where[len(found) :]
+
+
+def _above_floor(site: ShardSite, found: Sequence[tuple[int, str, int]]) -> dict[str, int]:
     """The highest number of each application, of tokens at positions that were not collected.
 
     Called after the entries were read: a collector may have passed them since (G-7c).
@@ -80,9 +92,19 @@ def above_floor(site: ShardSite, found: Sequence[tuple[int, str, int]]) -> dict[
     highest: dict[str, int] = {}
     floor = Floors(site).load().wal if found else 0
     for position, app, number in found:
-        if position > floor:
+        if position > floor:  # guard: P-6 always test_token_of_a_zombie
             highest[app] = max(number, highest.get(app, number))
     return highest
+
+
+class _Announced(codec.Record, frozen=True):
+    """A batch that a manifest is about to publish."""
+
+    KIND: ClassVar[str] = "token record"
+    app: str
+    number: int
+    sstables: tuple[str, ...]
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +135,11 @@ class _Folder:
             epoch, _, after = name.removeprefix(_OPEN).partition("-")
             if epoch.isdigit() and after.isdigit():
                 self.notes.append(_Note(path, Epoch(int(epoch)), Position(int(after))))
+
+
+def _notes_before(epoch: Epoch, folders: Iterable[_Folder]) -> list[_Note]:
+    """The notes of writers before `epoch`: they have left tokens in the log, or died."""
+    return [note for folder in folders for note in folder.notes if note.epoch < epoch]
 
 
 def by_folder(tokens: Mapping[str, int]) -> dict[str, int]:
@@ -164,19 +191,31 @@ class Tokens:
         if notes:
             self._site.store.delete(list(notes))
 
+    def recovered(self, app: str, *, epoch: Epoch, through: Position) -> int | None:
+        """`load` for the owner of `epoch`, after `recover`. One listing where no writer died."""
+        found = self._list(app)
+        if any(note.epoch < epoch for note in found.notes):
+            self.recover(app, epoch=epoch, through=through)  # guard: P-6
+        elif not found.announced:
+            return max(found.numbers, default=None)
+        return self.load(app)
+
     def recover(self, app: str | None, *, epoch: Epoch, through: Position) -> None:
         """Record the tokens that writers before `epoch` left in the log, up to `through`, the fence
-        of that claim; for all applications if `app` is None. One listing, and a read of the log
+        of that claim; for all applications if `app` is None. One listing, and one read of the log
         from the first note on."""
-        folders = self._folders() if app is None else {"": self._list(app)}
-        for folder in folders.values():
-            notes = [note for note in folder.notes if note.epoch < epoch]
-            if not notes:
-                continue
-            after, last = min(n.after for n in notes), max(n.epoch for n in notes)
-            for name, number in tokens_in_log(self._site, after, through, epoch=last).items():
-                self.record(name, number)
-            self.end([note.path for note in notes])
+        folders = [self._list(app)] if app is not None else list(self._folders().values())
+        notes = _notes_before(epoch, folders)
+        for name, number in self._noted(notes, through).items():
+            self.record(name, number)
+        self.end([note.path for note in notes])
+
+    def _noted(self, notes: Sequence[_Note], through: Position) -> dict[str, int]:
+        """Per application the highest number in the entries up to `through` that notes tell of."""
+        if not notes:
+            return {}
+        after, last = min(n.after for n in notes), max(n.epoch for n in notes)
+        return tokens_in_log(self._site, range(after + 1, through + 1), epoch=last)
 
     def at(self, manifest: ShardManifest) -> dict[str, int]:
         """By folder, the highest number of each application that is in as of `manifest`.
@@ -185,20 +224,18 @@ class Tokens:
         One listing, and a read of the log where a writer died before it recorded its own.
         """
         known: dict[str, int] = {}
-        for name, folder in self._folders().items():
+        folders = self._folders()
+        for name, folder in folders.items():
             numbers = [*folder.numbers, *self._named(folder.announced, manifest)]
             if numbers:
                 known[name] = max(numbers)
-            notes = [note for note in folder.notes if note.epoch < manifest.writer_epoch]
-            if not notes:
-                continue  # the owner of the shard records its tokens before R passes them
-            after, last = min(n.after for n in notes), max(n.epoch for n in notes)
-            known = merged(known, self.in_log(after, manifest.replay_after, epoch=last))
-        return known
+        # The owner of the shard records its own tokens before R passes them.
+        notes = _notes_before(Epoch(manifest.writer_epoch), folders.values())
+        return merged(known, by_folder(self._noted(notes, manifest.replay_after)))
 
-    def in_log(self, after: int, last: int, *, epoch: Epoch | None = None) -> dict[str, int]:
+    def in_log(self, after: int, last: int) -> dict[str, int]:
         """Like `at`, but from the entries `(after, last]` alone."""
-        return by_folder(tokens_in_log(self._site, after, last, epoch=epoch))
+        return by_folder(tokens_in_log(self._site, range(after + 1, last + 1)))
 
     def carry(self, known: Mapping[str, int]) -> None:
         """Record what `at` returned for another table's shard. One put each; idempotent."""
@@ -222,8 +259,8 @@ class Tokens:
         """Announce that `number` is in once a manifest names these SSTables; return the path."""
         folder = paths.token_dir(self._site.shard, app)
         path = f"{folder}/{_ANNOUNCED}{self._site.env.new_id().hex}"
-        record = {"app": app, "number": number, "sstables": list(sstables), "epoch": int(epoch)}
-        self._site.store.put_if_absent(path, codec.dumps(record))
+        record = _Announced(app, number, tuple(sstables), epoch)
+        put_new(self._site.store, path, codec.dumps(record))
         return path
 
     def settle(self, manifest: ShardManifest) -> None:
@@ -269,14 +306,9 @@ class Tokens:
     def _read(self, path: str, manifest: ShardManifest) -> tuple[str, int, int, bool] | None:
         """Application, number and epoch of an announcement, and whether it is true by now."""
         try:
-            raw = codec.loads(self._site.store.get(path).data, f"{self._site.store.uri}/{path}")
+            data = self._site.store.get(path).data
         except ObjectMissing:
             return None
-        named = {table.path for table in manifest.sstables}
-        try:
-            is_in = not named.isdisjoint(raw["sstables"])
-            return str(raw["app"]), int(raw["number"]), int(raw["epoch"]), is_in
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptEntry(
-                f"{self._site.store.uri}/{path} is not a token record: {error!r}. {codec.COPY}"
-            ) from error
+        said = codec.loads(data, _Announced, f"{self._site.store.uri}/{path}")
+        is_in = not {table.path for table in manifest.sstables}.isdisjoint(said.sstables)
+        return said.app, said.number, said.epoch, is_in

@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from weir.errors import InvalidInput
 from weir.read.snapshot import Freshness
 from weir.records.consumers import Consumer
 from weir.spark.admin import (
     KeepReport,
-    checkpoint,
-    create,
-    enable,
     keep,
-    restore,
     stats,
 )
 from weir.spark.bulk import BulkReport, bulk_load
@@ -34,6 +31,7 @@ from weir.spark.frames import frame_of
 from weir.spark.jobs import clone, compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
 from weir.spark.making import TableSpec, open_or_create
+from weir.spark.options import START
 from weir.spark.places import STORAGE, Place
 from weir.spark.runner import watched
 from weir.spark.searching import lookup, search
@@ -49,13 +47,10 @@ __all__ = [
     "attach",
     "bulk_load",
     "changes",
-    "checkpoint",
     "clone",
     "compact",
-    "create",
     "debezium",
     "delete_where",
-    "enable",
     "gc",
     "keep",
     "layout",
@@ -63,7 +58,6 @@ __all__ = [
     "merge",
     "register",
     "reshard",
-    "restore",
     "scan",
     "search",
     "stats",
@@ -130,11 +124,17 @@ def layout(df: DataFrame, uri: str, *, storage_options: Options = None) -> tuple
     `rows.writeStream.format("weir").option("layout", how)`. The value is empty where the layout
     cannot be computed in Spark (unsigned keys); leave the option out then.
     """
-    table = Place(uri, dict(storage_options or {})).current()
+    return _laid_out(df, Place(uri, dict(storage_options or {})))
+
+
+def _laid_out(df: DataFrame, place: Place) -> tuple[DataFrame, str]:
+    table = place.current()
     found = layout_of(table)
     if found is None:
         return df, ""
-    return lay_out(df, found, spark_schema(table.schema)), found.to_option()
+    # Not of all columns: one that `df` leaves out may have a type that Spark lacks.
+    by = StructType() if found.column is None else spark_schema(table.schema, [found.column])
+    return lay_out(df, found, by), found.to_option()
 
 
 def write(
@@ -159,12 +159,12 @@ def write(
     spark = df.sparkSession
     spark.createDataFrame([], "nothing int")
     low = {name.lower(): value for name, value in dict(options or {}).items()}
-    place = Place(uri, dict(storage_options or {}))
+    place = Place.given(uri, storage_options, options)
     table = open_or_create(
         place, df.schema, TableSpec.of(low, df.columns), delete_column=delete_column
     )
     columns_of(df.columns, table.schema, delete_column)
-    rows, how = layout(df, uri, storage_options=storage_options)
+    rows, how = _laid_out(df, place)
     writer = rows.write.format("weir").mode("append").options(**dict(options or {}))
     given = {"deleteColumn": delete_column, "appId": app_id, "txnVersion": txn_version}
     for name, value in given.items():
@@ -187,22 +187,26 @@ def changes(
     spark: SparkSession,
     uri: str,
     *,
-    since: str = "earliest",
+    since: str | None = None,
     storage_options: Options = None,
     options: Options = None,
 ) -> DataFrame:
     """The change feed as a streaming DataFrame; "latest" is resolved here, into positions.
 
-    `since`: "earliest", "latest", "snapshot" (the table as it is, then changes), or positions as
-    JSON. `options` are those of the source: metadataColumns, maxEntriesPerTrigger, consumer, ...
+    `since`: "earliest" (all that is left of the logs, the default), "latest", "snapshot" (the rows
+    of now, then changes), or positions as JSON. `options` are those of the source: metadataColumns,
+    maxEntriesPerTrigger, consumer, ...
     """
-    place = Place(uri, dict(storage_options or {}))
+    place = Place.given(uri, storage_options, options)
     if since == "latest":
         import json
 
         found = starting_positions(place.open().core, "latest")
         since = json.dumps({str(shard): position for shard, position in found.items()})
-    reader = spark.readStream.format("weir").option("startingOffsets", since)
+    reader = spark.readStream.format("weir")
+    starts = {name.lower() for name in START}
+    if since is not None or not starts & {name.lower() for name in options or {}}:
+        reader = reader.option("startingOffsets", since or "earliest")
     for name, text in dict(storage_options or {}).items():
         reader = reader.option(f"{STORAGE}{name}", text)
     return reader.options(**dict(options or {})).load(uri)

@@ -1,101 +1,22 @@
-"""Create a table, read its statistics and do its upkeep from a Spark program."""
+"""Read a table's statistics and do its upkeep from a Spark program."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
-import weir
-from weir.config import WriterConfig
-from weir.durations import Duration
-from weir.format.sharding import Sharding
-from weir.records.checkpoints import Checkpoint, Ref
 from weir.spark.jobs import compact, gc
-from weir.spark.making import TableSpec
-from weir.spark.places import Place, normalize_uri
-from weir.spark.types import arrow_schema
-from weir.upkeep.compact.run import CompactionPolicy, CompactReport
+from weir.spark.places import Place
+from weir.upkeep.compact.run import CompactReport
+from weir.upkeep.due import KeepPolicy, Upkeep, due
 from weir.upkeep.gc.report import GcReport
-from weir.upkeep.restore import RestoreReport
+from weir.upkeep.perform import Engines, JobReport, perform
 
 Options = Mapping[str, str] | None
-
-
-def create(
-    uri: str,
-    schema: StructType | str | pa.Schema,
-    *,
-    primary_key: str | Sequence[str] | None = None,
-    sharding: Sharding | None = None,
-    wal_uri: str | None = None,
-    writer_defaults: WriterConfig | None = None,
-    storage_options: Options = None,
-) -> weir.Table:
-    """Make an empty table with columns as Spark writes them: `"id bigint, v string"`.
-
-    Of Spark's columns only those of the key are NOT NULL; a pyarrow schema is taken as it is. The
-    rest is as in `weir.create`.
-    """
-    key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
-    place = Place(uri, dict(storage_options or {}))
-    if isinstance(schema, pa.Schema):
-        return weir.create(
-            place.uri,
-            schema,
-            primary_key=primary_key,
-            sharding=sharding,
-            wal_uri=wal_uri,
-            writer_defaults=writer_defaults,
-            storage_options=dict(place.storage),
-        )
-    fields = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
-    return TableSpec(key, sharding, wal_uri, writer_defaults).create(place, arrow_schema(fields))
-
-
-def enable(
-    uri: str,
-    *,
-    primary_key: str | Sequence[str] | None = None,
-    sharding: Sharding | None = None,
-    wal_uri: str | None = None,
-    writer_defaults: WriterConfig | None = None,
-    storage_options: Options = None,
-) -> weir.Table:
-    """Make a table of an existing Lance dataset, as `weir.enable` does."""
-    return weir.enable(
-        normalize_uri(uri),
-        primary_key=primary_key,
-        sharding=sharding,
-        wal_uri=None if wal_uri is None else normalize_uri(wal_uri),
-        writer_defaults=writer_defaults,
-        storage_options=dict(storage_options or {}),
-    )
-
-
-def checkpoint(
-    uri: str,
-    name: str | None = None,
-    *,
-    scope: Literal["all", "durable"] = "durable",
-    ttl: Duration | None = None,
-    storage_options: Options = None,
-) -> Checkpoint:
-    """Pin the table as it is, for `VERSION AS OF`, `startingVersion`, `clone` and `restore`.
-
-    As `Table.checkpoint`, except for the default scope, which disturbs no writer.
-    """
-    table = Place(uri, dict(storage_options or {})).current()
-    return table.checkpoint(scope, name, ttl)
-
-
-def restore(uri: str, checkpoint: Ref, *, storage_options: Options = None) -> RestoreReport:
-    """Bring the table back to a checkpoint, as `Table.restore` does."""
-    return Place(uri, dict(storage_options or {})).current().restore(checkpoint)
 
 
 def stats(spark: SparkSession, uri: str, *, storage_options: Options = None) -> DataFrame:
@@ -115,35 +36,52 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class KeepReport:
-    """What one round of upkeep did."""
+    """What one round of upkeep found and did."""
 
-    due: str | None
-    """Why the table was compacted; None if it was not due."""
-    compacted: CompactReport | None
-    collected: GcReport | None
+    due: Upkeep
+    """What was due, and why."""
+    done: tuple[JobReport, ...]
+    """What became of each job that was due; one that failed before may still have to wait."""
+
+    @property
+    def compacted(self) -> CompactReport | None:
+        """The compaction, if one was due and ran."""
+        found = [job.report for job in self.done if isinstance(job.report, CompactReport)]
+        return found[0] if found else None
+
+    @property
+    def collected(self) -> GcReport | None:
+        """The collection, if one was due and ran."""
+        found = [job.report for job in self.done if isinstance(job.report, GcReport)]
+        return found[0] if found else None
 
 
 def keep(
     spark: SparkSession,
     uri: str,
     *,
-    policy: CompactionPolicy | None = None,
-    min_age: Duration = "15m",
-    fence_retention: Duration = "7d",
+    policy: KeepPolicy | None = None,
     storage_options: Options = None,
 ) -> KeepReport:
-    """Do what is due: compact when `policy` says so, then collect what is old enough.
+    """Do what `weir.due` says: compaction and collection on Spark, the rest on the driver.
 
-    For a job that runs every few minutes. Safe beside all other work, including itself.
+    For a job that runs every few minutes. Safe beside all other work, including itself and `weir
+    keep`, which decides by the same rules and reads the same record. A job that fails is in
+    `report.done`, and tried again later.
     """
-    place = Place(uri, dict(storage_options or {}))
-    due = (policy or CompactionPolicy()).due(place.current())
-    compacted = compact(spark, uri, storage_options=storage_options) if due else None
-    collected = gc(
-        spark,
-        uri,
-        min_age=min_age,
-        fence_retention=fence_retention,
-        storage_options=storage_options,
+    table = Place(uri, dict(storage_options or {})).current()
+    chosen, core = policy or KeepPolicy(), table.core
+    engines = Engines(
+        compact=lambda _: compact(spark, uri, storage_options=storage_options),
+        collect=lambda _, how: gc(
+            spark,
+            uri,
+            min_age=how.min_age,
+            fence_retention=how.fence_retention,
+            storage_options=storage_options,
+        ),
     )
-    return KeepReport(due, compacted, collected)
+    found = due(table, chosen)
+    now = core.store.now
+    jobs = [job for job in found if job.not_before is None]
+    return KeepReport(found, tuple(perform(core, job, chosen, now, engines) for job in jobs))

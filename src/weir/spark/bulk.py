@@ -1,8 +1,8 @@
 """Bulk load: write a DataFrame straight into the base table, distributed, in one commit.
 
-The rows bypass the log: a change feed does not see the load. Keys must be unique in the DataFrame.
-Rows with the same keys that were written before the call are replaced, wherever they are; rows that
-writers put while it runs are newer and stay on top (L-9).
+The rows bypass the log, and change feeds of the table stop: no entry tells of the load. Keys must
+be unique in the DataFrame. Rows with the same keys that were written before the call are replaced,
+wherever they are; rows that writers put while it runs are newer and stay on top (L-9).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from weir.spark.making import TableSpec
 from weir.spark.places import Place, resolved
 from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.types import arrow_schema, check_written, from_spark
+from weir.store.api import put_new
 from weir.upkeep.compact.split import fragment_shares
 from weir.upkeep.compact.tidying import tidy
-from weir.upkeep.exclusive import CompactionClaim
 from weir.upkeep.loads import PreparedLoad, load
 from weir.upkeep.tasks import Progress
 
@@ -115,20 +115,19 @@ def _load(
     count = tasks or max(slots_of(spark), 1)
     keys: list[str] = []
 
-    def write(base: LanceBase, hold: CompactionClaim) -> PreparedLoad:
-        tell = hold.renewing(show)
+    def write(base: LanceBase) -> PreparedLoad:
         hides = bool(table.primary_key and not replace and base.fragments())
         frame = _spread(df, table.primary_key, count)
         told = frame.mapInArrow(
             _write_function(place, base.version, job, stage_keys=hides), "result string"
         )
-        with watched(spark, f"weir-bulk {uri}", "bulk_load", count, tell):
+        with watched(spark, f"weir-bulk {uri}", "bulk_load", count, show):
             results = [json.loads(row["result"]) for row in told.collect()]
         parts = [fold.VersionEdit.from_json(result["changes"]) for result in results]
         rows = sum(result["rows"] for result in results)
         keys.extend(path for result in results for path in result["keys"])
         if keys:
-            parts += _hide(spark, place, core, base, keys, rows, tell)
+            parts += _hide(spark, place, core, base, keys, rows, show)
         return PreparedLoad(fold.combine(parts), rows)
 
     with shown(progress, uri, spark) as show:
@@ -274,7 +273,7 @@ class _LoadTask:
             with pa.ipc.new_stream(sink, keys.schema) as writer:
                 writer.write_table(keys.slice(start, _KEY_FILE_ROWS))
             path = paths.staged_path(self._job, f"keys-{core.env.new_id().hex}")
-            core.store.put_if_absent(path, memoryview(sink.getvalue()).cast("B"))
+            put_new(core.store, path, memoryview(sink.getvalue()).cast("B"))
             files.append(path)
         return files
 

@@ -12,23 +12,23 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
-from weir.spark import procedures
-from weir.spark.making import TableSpec, defaults_of, merge_columns, sharding_of
-from weir.spark.places import ENDING, STORAGE, Place, located, names, resolved
+from weir.spark import procedures, replacing
+from weir.spark.clauses import require_loose, spec_of, statement_of
+from weir.spark.describing import marked_schema
+from weir.spark.making import merge_columns
+from weir.spark.places import ENDING, STORAGE, Place, located
 from weir.spark.session import is_connect
-from weir.spark.source import columns_at
-from weir.spark.types import arrow_schema, spark_schema
+from weir.spark.snapshots import Size
+from weir.spark.source import asked_snapshot, checkpoint_of, columns_at
+from weir.spark.types import arrow_schema, require_storable
 from weir.store.open import open_store
 
 ASK: Final = "weir.ask"
-KEY: Final = "weir.key"
-"""In the metadata of a key column: its index in the key."""
 _PUSHES: Final = "spark.sql.python.filterPushdown.enabled"
 _CLASS: Final = "weir.spark.WeirCatalog"
 
@@ -64,6 +64,8 @@ def use(
     spark.conf.set(f"{prefix}.root", root)
     spark.conf.set(_PUSHES, "true")
     spark.conf.set(prefix, _CLASS)
+    # Loaded here: ADD JAR shows the jar to this thread only, and others find what is loaded.
+    spark.sql(f"EXPLAIN SHOW NAMESPACES IN {catalog}")
 
 
 def answer(options: Options) -> StructType:
@@ -78,22 +80,13 @@ def answer(options: Options) -> StructType:
     return found(options)
 
 
-def marked_schema(table: weir.Table, columns: pa.Schema | None = None) -> StructType:
-    """The table's columns, or `columns` of another moment, with key columns marked."""
-    fields = []
-    for field in spark_schema(table.schema if columns is None else columns):
-        place = table.primary_key.index(field.name) if field.name in table.primary_key else None
-        told = None if place is None else {KEY: place}
-        fields.append(StructField(field.name, field.dataType, field.nullable, told))
-    return StructType(fields)
-
-
 def _load(options: Options) -> StructType:
     try:
         table = Place.of(options).current()
     except NotAWeirTable:
         return StructType([])
-    return marked_schema(table, columns_at(table, options))
+    past = checkpoint_of(table, options)
+    return marked_schema(table, None if past is None else columns_at(table, options))
 
 
 def _tables(options: Options) -> StructType:
@@ -123,43 +116,37 @@ def _names(found: Iterable[str]) -> StructType:
 
 def _create(options: Options) -> StructType:
     place = Place.of(options)
-    if "location" in options or "path" in options:
-        raise InvalidInput(
-            f"the name of a weir table determines its location ({place.uri}): leave LOCATION out,"
-            " or use the path itself as the name, in backquotes"
-        )
-    if "weir.constraint" in options:
-        raise InvalidInput(
-            "PRIMARY KEY is the only constraint of weir tables; remove"
-            f" {options['weir.constraint']}"
-        )
+    given, schema = statement_of(place, options)
     try:
         place.current()
     except NotAWeirTable:
         pass
     else:
         return StructType([])
-    schema = StructType.fromJson(json.loads(options["weir.schema"]))
-    given = {key.removeprefix("option."): value for key, value in options.items()}
-    columns = schema.fieldNames()
-    key = names(options, "weir.key") or names(given, "primaryKey") or []
-    key = [resolved(name, columns) for name in key]
-    by = options.get("weir.partitions")
-    if by is not None:
-        if ";" in by:
-            raise InvalidInput(
-                f"a table is sharded by one column; PARTITIONED BY has several: {by}"
-            )
-        given["shardby"] = by.removeprefix("identity(").rstrip(")") if "bucket" not in by else by
-    sharding = sharding_of(given, key, columns)
-    spec = TableSpec(tuple(key), sharding, given.get("waluri"), defaults_of(given))
-    return marked_schema(spec.create(place, arrow_schema(schema)))
+    declared = "weir.declared" in options
+    if declared:
+        require_loose(schema)
+    spec = spec_of(options, given, schema.fieldNames())
+    return marked_schema(spec.create(place, arrow_schema(schema), declared=declared))
 
 
 def _add(options: Options) -> StructType:
     table = Place.of(options).current()
     schema = StructType.fromJson(json.loads(options["weir.schema"]))
+    require_storable(schema)
     merge_columns(table, schema, {"mergeschema": "true"}, delete_column=None)
+    return marked_schema(table)
+
+
+def _remove(options: Options) -> StructType:
+    table = Place.of(options).current()
+    table.drop_columns(StructType.fromJson(json.loads(options["weir.schema"])).fieldNames())
+    return marked_schema(table)
+
+
+def _rename(options: Options) -> StructType:
+    table = Place.of(options).current()
+    table.rename_column(options["weir.old"], options["weir.new"])
     return marked_schema(table)
 
 
@@ -174,9 +161,7 @@ def _drop(options: Options) -> StructType:
     return _names(["dropped"])
 
 
-def _snapshot(options: Options) -> StructType:
-    table = Place.of(options).current()
-    command = options.get("weir.command", "the statement")
+def _require_changeable(table: weir.Table, options: Options, command: str) -> None:
     if not table.primary_key:
         raise InvalidInput(
             f"{table.uri} is append-only: {command} needs a primary key to identify rows"
@@ -186,8 +171,21 @@ def _snapshot(options: Options) -> StructType:
             f"{table.uri}: {command} cannot write to a checkpoint, which is read-only. Remove"
             " VERSION or TIMESTAMP AS OF, or the option checkpoint"
         )
-    field = StructField("snapshot", StringType(), True, {"text": table.snapshot().to_json()})
-    return StructType([field])
+
+
+def _snapshot(options: Options) -> StructType:
+    table = Place.of(options).current()
+    command = options.get("weir.command")
+    if command is not None:
+        _require_changeable(table, options, command)
+    taken = asked_snapshot(table, options)
+    told: dict[str, object] = {"text": taken.to_json()}
+    if command is None:
+        size = Size.of(table, taken.snapshot)
+        told |= {"rows": size.rows, "bytes": size.bytes} | (
+            {"exact": True} if size.is_exact else {}
+        )
+    return StructType([StructField("snapshot", StringType(), True, told)])
 
 
 _ANSWERS: Final[dict[str, Callable[[Options], StructType]]] = {
@@ -196,7 +194,13 @@ _ANSWERS: Final[dict[str, Callable[[Options], StructType]]] = {
     "namespaces": _namespaces,
     "create": _create,
     "add": _add,
+    "remove": _remove,
+    "rename": _rename,
     "drop": _drop,
+    "replace": replacing.check,
+    "truncate": replacing.truncate,
+    "delete": replacing.delete,
+    "key": replacing.key_of_stream,
     "snapshot": _snapshot,
     "arguments": procedures.arguments,
     "procedures": lambda _options: procedures.listed(),

@@ -14,11 +14,13 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from weir.errors import CommitConflict, InvalidInput
-from weir.read.snapshot import Snapshot
 from weir.spark.failures import unwrap_errors
 from weir.spark.frames import frame_of
 from weir.spark.places import STORAGE, Place, resolved
+from weir.spark.reruns import NamedStatement
+from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.source import parts_of
+from weir.spark.types import typed_columns
 
 ATTEMPTS: Final = 4
 """Times a change is computed while other writers keep changing the same rows."""
@@ -37,22 +39,31 @@ class ChangeReport:
     """Rows put."""
     deleted: int
     attempts: int
-    """1 if no other writer changed the same rows during the call."""
+    """1 if no other writer changed the same rows during the call; 0 if an earlier call with this
+    `statement_id` had done it, or had begun it and this one finished it."""
 
 
 def delete_where(
-    spark: SparkSession, uri: str, condition: str, *, storage_options: Options = None
+    spark: SparkSession,
+    uri: str,
+    condition: str,
+    *,
+    statement_id: str | None = None,
+    storage_options: Options = None,
 ) -> ChangeReport:
     """Delete the rows for which `condition`, in Spark's SQL, is true.
 
-    Raises `InvalidInput` for a table without a key, `CommitConflict` when other writers changed the
-    same rows during each of four attempts.
+    Over several shards a call that dies may have changed some of them. Given a `statement_id`, a
+    text that no other call uses, the same call can be run again, within a day: it finishes what was
+    begun, and changes nothing twice. Raises `InvalidInput` for a table without a key,
+    `CommitConflict` when other writers changed the same rows during each of four attempts.
     """
 
     def rows(current: DataFrame, key: Sequence[str]) -> DataFrame:
         return current.where(condition).select(*map(_column, key), F.lit(True).alias(_DELETE))
 
-    return _change(spark, Place(uri, dict(storage_options or {})), rows)
+    place = Place(uri, dict(storage_options or {}))
+    return _change(spark, place, rows, statement_id, keys_only=True)
 
 
 def update_where(
@@ -61,11 +72,12 @@ def update_where(
     condition: str,
     values: Mapping[str, str],
     *,
+    statement_id: str | None = None,
     storage_options: Options = None,
 ) -> ChangeReport:
     """Set columns to expressions, both in Spark's SQL, where `condition` is true.
 
-    Key columns cannot be set. Raises as `delete_where` does.
+    Key columns cannot be set. `statement_id`, and what is raised, as in `delete_where`.
     """
 
     def rows(current: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -77,7 +89,7 @@ def update_where(
         ]
         return chosen.select(*columns, F.lit(False).alias(_DELETE))
 
-    return _change(spark, Place(uri, dict(storage_options or {})), rows)
+    return _change(spark, Place(uri, dict(storage_options or {})), rows, statement_id)
 
 
 def merge(
@@ -87,6 +99,7 @@ def merge(
     matched: Matched | Mapping[str, str] = "update",
     not_matched: NotMatched = "insert",
     when: str | None = None,
+    statement_id: str | None = None,
     storage_options: Options = None,
 ) -> ChangeReport:
     """Bring the rows of `df` into the table by its key.
@@ -94,7 +107,7 @@ def merge(
     `matched` says what happens to rows whose key exists: "update" sets the columns that `df` has;
     "delete"; "ignore"; or expressions by column over `current.x` and `incoming.x`. `when` is a
     condition over both that matched rows must meet. `not_matched`: "insert" or "ignore". A key that
-    occurs twice in `df` is refused. Raises as `delete_where` does.
+    occurs twice in `df` is refused. `statement_id`, and what is raised, as in `delete_where`.
     """
     if not isinstance(matched, Mapping) and matched not in ("update", "ignore", "delete"):
         raise InvalidInput(
@@ -126,7 +139,7 @@ def merge(
             (there & F.lit(matched == "delete")).alias(_DELETE),
         )
 
-    return _change(df.sparkSession, Place(uri, dict(storage_options or {})), rows)
+    return _change(df.sparkSession, Place(uri, dict(storage_options or {})), rows, statement_id)
 
 
 def _merged(
@@ -167,21 +180,40 @@ def _expressions(
 
 
 def _change(
-    spark: SparkSession, place: Place, rows: Callable[[DataFrame, Sequence[str]], DataFrame]
+    spark: SparkSession,
+    place: Place,
+    rows: Callable[[DataFrame, Sequence[str]], DataFrame],
+    statement_id: str | None,
+    *,
+    keys_only: bool = False,
 ) -> ChangeReport:
-    """Compute and write until no other writer changed the rows in between."""
+    """Compute and write until no other writer changed the rows in between.
+
+    `keys_only`: no row is written back, so one may have a column that Spark has no type for.
+    """
+    if statement_id is not None:
+        named = NamedStatement(place.current().core, statement_id)
+        state = named.state()
+        if state == "begun":
+            named.finish(place.writers())
+        if state != "new":
+            return ChangeReport(0, 0, 0)
     for attempt in range(1, ATTEMPTS + 1):
         table = place.current()
         if not table.primary_key:
             raise InvalidInput(
                 f"{table.uri} is append-only: merge, update and delete need a primary key"
             )
-        snapshot = table.snapshot()
-        current = frame_of(spark, place, table, parts_of(table, snapshot))
+        read = RoutedSnapshot.take(table)
+        columns = typed_columns(table.schema) if keys_only else None
+        parts = parts_of(table, read.snapshot)
+        current = frame_of(spark, place, table, parts, columns=columns)
         try:
-            done = _write(spark, place, rows(current, table.primary_key), snapshot)
+            done = _write(spark, place, rows(current, table.primary_key), read, statement_id)
         except CommitConflict:
-            if attempt == ATTEMPTS:
+            # A statement that has begun to write is not computed again.
+            begun = statement_id is not None and named.state() != "new"
+            if attempt == ATTEMPTS or begun:
                 raise
         else:
             return ChangeReport(*done, attempt)
@@ -189,7 +221,11 @@ def _change(
 
 
 def _write(
-    spark: SparkSession, place: Place, changed: DataFrame, snapshot: Snapshot
+    spark: SparkSession,
+    place: Place,
+    changed: DataFrame,
+    read: RoutedSnapshot,
+    statement_id: str | None,
 ) -> tuple[int, int]:
     spark.createDataFrame([], "nothing int")  # makes the session active in this thread
     seen = Observation()
@@ -198,8 +234,10 @@ def _write(
     writer = counted.write.format("weir").mode("append").option("deleteColumn", _DELETE)
     for name, text in place.storage.items():
         writer = writer.option(f"{STORAGE}{name}", text)
+    if statement_id is not None:
+        writer = writer.option("statementId", statement_id)
     with unwrap_errors():
-        writer.option("weir.statement", snapshot.to_json()).save(place.uri)
+        writer.option("weir.statement", read.to_json()).save(place.uri)
     told = seen.get
     gone = int(told["deleted"] or 0)
     return int(told["all"]) - gone, gone

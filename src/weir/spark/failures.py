@@ -13,7 +13,10 @@ from weir import errors
 from weir.errors import InvalidInput, WeirError
 
 _LAST = re.compile(r"^\s*weir\.errors\.(\w+): (.*)$", re.MULTILINE)
-_MODULE = re.compile(r"ModuleNotFoundError: No module named '(pyspark_weir|weir)[.\w]*'")
+_MODULE = re.compile(
+    r"ModuleNotFoundError: No module named '(pyspark_weir|weir|pyarrow|lance|msgspec)[.\w]*'"
+)
+"""weir, and what every installation of it has."""
 
 
 @contextlib.contextmanager

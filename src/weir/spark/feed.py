@@ -3,10 +3,11 @@
 Keeps
   P-3  each entry once and in order within a shard, never a fence, and all entries of a routing
        before those of the next; what a named consumer has not read is kept for it; a start below
-       the collected floor is an error that says so
-An offset is JSON, kept verbatim in Spark's checkpoint: {"v": 1, "positions": {shard: position}},
-and, for a stream that begins with a snapshot, {"v": 1, "snapshot": ...} in the offset that ends its
-first batch. A replayed batch reads the same positions, whatever was added since.
+       the collected floor, and a load, which no entry tells of, are errors that say so
+An offset is JSON, kept verbatim in Spark's checkpoint: {"v": 1, "positions": {shard: position},
+"load": number of the last load before them}, and, for a stream that begins with a snapshot,
+{"v": 1, "snapshot": ...} in the offset that ends its first batch. A replayed batch reads the same
+positions, whatever was added since.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ from pyspark.sql.types import StructType
 
 import weir
 from weir.durations import seconds
-from weir.errors import InvalidInput, SnapshotExpired
-from weir.format.schema import TOMBSTONE, align_batch
+from weir.errors import InvalidInput, SchemaMismatch, SnapshotExpired
+from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
 from weir.log.tailer import WalTailer
 from weir.merge.levels import level_schema, shaped
+from weir.read.loads import load_number, require_same_load
+from weir.read.positions import passed_by, positions_at, tips
 from weir.read.snapshot import Snapshot
 from weir.records.consumers import TTL, Consumer
+from weir.routing.order import Routings
 from weir.spark.failures import without_traceback
 from weir.spark.feed_offsets import (
-    Routings,
     advance,
     behind,
     held_positions,
-    passed_by,
     positions_of,
     starting_positions,
-    tips,
 )
 from weir.spark.feed_schema import (
     EPOCH,
@@ -61,14 +62,13 @@ from weir.spark.moments import checkpoint_named, one_start, positions_since, tim
 from weir.spark.options import FEED, canonical_options, check_options
 from weir.spark.places import Place, flag, number
 from weir.spark.source import parts_of, read_part
-from weir.spark.types import arrow_schema, to_spark
+from weir.spark.types import arrow_schema, require_typed, to_spark
 
 logger = logging.getLogger("weir.spark")
 
 POLL: Final = 0.2
 """Seconds for which the tips of the logs are cached: Spark polls 85 times a second."""
 
-SNAPSHOT_ATTEMPTS: Final = 4
 
 Offset = dict[str, Any]
 
@@ -84,7 +84,11 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_options(options, FEED, "the change feed")
         one_start(options)
         self._place = Place.of(options)
+        require_typed(schema, lambda: self._place.current().schema)
         self._schema = schema
+        # By name a feed has all columns of the table; by path, those that it began with.
+        named = "weir.name" in options
+        self._columns = schema.fieldNames() if named else self._place.current().schema.names
         self._metadata = wants_metadata(options)
         if self._metadata:
             require_columns(schema, METADATA)
@@ -94,7 +98,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidInput(f"option deletes must be error or skip, got {self._deletes!r}")
         self._version = options.get("startingversion")
         self._time = options.get("startingtimestamp")
-        self._start = options.get("startingoffsets", "earliest")
+        # As Delta's and Paimon's streams do: the rows of now, then every change.
+        self._start = options.get("startingoffsets", "snapshot")
         if self._version in ("0", "earliest", "latest"):
             self._start, self._version = self._version.replace("0", "earliest"), None
         self._entries = number(options, "maxEntriesPerTrigger")
@@ -105,6 +110,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[UUID, int] | None = None
         self._reached: dict[UUID, int] = {}
         self._seen: tuple[float, dict[UUID, int]] | None = None
+        self._load: tuple[float, int] | None = None
         self._routings = Routings()
 
     # -- planning, in one process that lives as long as the query --------------------------------
@@ -117,7 +123,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _initial(self) -> Offset:
         core = self._place.open().core
-        if self._start == "snapshot":
+        at_moment = self._version is not None or self._time is not None
+        if self._start == "snapshot" and not at_moment:
             return {"v": 1, "positions": None}
         consumer = self._consumer()
         if self._start == "latest" and consumer is None:
@@ -126,22 +133,28 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 " batch would restart at a later position. Set the option consumer, or use"
                 " weir.spark.changes(since='latest')"
             )
-        start = self._start
-        if self._version is not None or self._time is not None:
-            start = json.dumps({str(shard): p for shard, p in self._begins().items()})
+        start, load = self._start, None
+        if at_moment:
+            begins, load = self._begins()
+            start = json.dumps({str(shard): p for shard, p in begins.items()})
+        if load is None:
+            load = load_number(core)
         if consumer is not None:
-            return offset_of(held_positions(core, start, consumer))
-        return offset_of(starting_positions(core, start))
+            standing = held_positions(core, start, consumer, load)
+            known = consumer.load()
+            return offset_of(standing, load if known is None else known)
+        return offset_of(starting_positions(core, start), load)
 
-    def _begins(self) -> dict[UUID, int]:
-        """The positions of the starting checkpoint or time; the same on every call."""
+    def _begins(self) -> tuple[dict[UUID, int], int | None]:
+        """Positions of the starting checkpoint or time, the same on every call; and its load."""
         table = self._place.open()
         if self._version is not None:
             pinned = checkpoint_named(table, self._version, "startingVersion")
-            return {cut.shard: int(cut.wal_through) for cut in pinned.shards}
+            positions = positions_at(table.core, pinned.shards)
+            return positions, load_number(table.core, pinned.base_version)
         assert self._time is not None, "one of them was given"
         moment = time_of(self._time, "startingTimestamp")
-        return positions_since(table.core, moment, loss=self._loss)
+        return positions_since(table.core, moment, loss=self._loss), None
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far the next batch goes."""
@@ -149,7 +162,31 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["positions"] is None:
             return self._snapshot_offset(table)
         head = self._target if self._target is not None else self._tips()
-        return offset_of(self._towards(table, positions_of(start), head, limit))
+        load = self._require_same_load(table, start)
+        here = positions_of(start)
+        end = self._towards(table, here, head, limit)
+        return start if end == here and "load" in start else offset_of(end, load)
+
+    def _require_same_load(self, table: weir.Table, start: Offset) -> int:
+        """The number of the table's last load; `SnapshotExpired` when it is after `start`.
+
+        Looked up after the ends of the logs: a batch then has no entry from after a load.
+        """
+        core = table.core
+        now = core.env.clock.boottime()
+        if self._load is None or now - self._load[0] > POLL:
+            self._load = (now, load_number(core))
+        require_same_load(core, start.get("load"), self._load[1], self._again)
+        return self._load[1]
+
+    @property
+    def _again(self) -> str:
+        """How to go on where this feed cannot."""
+        named = "" if self._name is None else ", another consumer"
+        return (
+            f"Start a new query with a new checkpoint location{named}, into an emptied target: by"
+            " default it begins with the rows of now (startingOffsets=snapshot)"
+        )
 
     def _towards(
         self,
@@ -173,20 +210,22 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _snapshot_offset(self, table: weir.Table) -> Offset:
         """Take a snapshot that Spark's checkpoint keeps, so that a replay reads the same rows."""
         consumer = self._consumer()
-        for _ in range(SNAPSHOT_ATTEMPTS):
+        for _ in table.core.env.attempts():
             snapshot = table.snapshot("durable")
-            through = {cut.shard: cut.wal_through for cut in snapshot.cuts}
+            through = positions_at(table.core, snapshot.cuts)
+            load = load_number(table.core, snapshot.base_version)
             if consumer is not None:
-                consumer.register(through)
-                consumer.move(through)
+                consumer.register(through, load=load)
+                consumer.move(through, load)
             if consumer is None or not passed_by(table.core, through):
                 break
         else:
             raise SnapshotExpired(
-                f"{table.uri}: {SNAPSHOT_ATTEMPTS} times in a row, gc collected entries after the"
+                f"{table.uri}: again and again gc collected entries after the"
                 f" snapshot before consumer {self._name!r} could hold them; restart the query"
             )
-        return {**offset_of(through), "snapshot": snapshot.to_json()}
+        self._reached = dict(through)
+        return {**offset_of(through, load), "snapshot": snapshot.to_json()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limit that the options set."""
@@ -219,6 +258,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """One for each shard with entries to read, or those of the initial snapshot."""
         table = self._place.open()
+        self._require_columns(table)
         if start["positions"] is None:
             snapshot = Snapshot.from_json(end["snapshot"])
             return [InputPartition(part) for part in parts_of(table, snapshot)]
@@ -236,12 +276,25 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             if last > first:
                 # The floor does not apply to entries held for a consumer, now or in the task.
-                held = kept is not None and kept.get(shard, 0) <= first
+                held = kept is not None and kept.get(shard, 0) <= first  # guard: P-3 always
                 if not held:
                     first = min(last, self._above_floor(table, shard, first))
                 part = {"shard": str(shard), "after": first, "last": last, "held": held}
                 found.append(InputPartition(part))
         return found
+
+    def _require_columns(self, table: weir.Table) -> None:
+        """`SchemaMismatch` when the table has a column that this query does not know.
+
+        Read after the end of the batch is known: no entry of the batch has a newer column.
+        """
+        added = [name for name in table.schema.names if name not in self._columns]
+        if added:
+            raise SchemaMismatch(
+                f"{table.uri} has a new column {added[0]!r}: this query began without it, and would"
+                " lose its values. Nothing was passed over. Load the table again and restart the"
+                " query from the same checkpoint location"
+            )
 
     def _above_floor(self, table: weir.Table, shard: UUID, after: int) -> int:
         """The position to continue from: `after`, or the floor if data loss is allowed."""
@@ -259,7 +312,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark has recorded everything up to `end`: the consumer releases it."""
         consumer = self._consumer()
         if consumer is not None and end["positions"] is not None:
-            consumer.move(positions_of(end))
+            consumer.move(positions_of(end), end.get("load"))
 
     def stop(self) -> None:
         """Nothing is held open; a named consumer's hold ends with its lifetime."""
@@ -286,9 +339,11 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         shard = UUID(part["shard"])
         tailer = WalTailer(table.core.log(shard))
+        # As it is now: the handle of this process may be older than a column of the query.
+        schema = table.core.schema()
         for entry in tailer.read_range(part["after"], part["last"], pinned=part["held"]):
             if not entry.is_fence:
-                yield from self._rows(table, shard, entry, target)
+                yield from self._rows(table, shard, entry, schema, target)
 
     def _snapshot(
         self, table: weir.Table, part: dict[str, Any], target: pa.Schema
@@ -299,9 +354,13 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield to_spark(_with_metadata(batch, self.metadata, kinds), target)
 
     def _rows(
-        self, table: weir.Table, shard: UUID, entry: WalEntry, target: pa.Schema
+        self,
+        table: weir.Table,
+        shard: UUID,
+        entry: WalEntry,
+        schema: TableSchema,
+        target: pa.Schema,
     ) -> Iterator[pa.RecordBatch]:
-        schema = table.core.known_schema()
         plain = level_schema(schema)
         for stored in entry.batches:
             batch = shaped(align_batch(stored, schema.wal), plain)
@@ -310,8 +369,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._deletes == "error":
                     raise InvalidInput(
                         f"{table.uri} shard {shard}: the entry at position {entry.position} holds"
-                        " deletes; read the feed with option metadataColumns=true to see them, or"
-                        " with deletes=skip to pass over them"
+                        " deletes; read the feed by path with option metadataColumns=true to see"
+                        " them, or with deletes=skip to pass over them"
                     )
                 batch = batch.filter(pc.invert(deletes))
             if batch.num_rows:
@@ -357,6 +416,7 @@ def _with_metadata(
     return batch
 
 
-def offset_of(positions: Mapping[UUID, int]) -> Offset:
-    """Positions in the form that Spark's checkpoint stores."""
-    return {"v": 1, "positions": {str(s): p for s, p in sorted(positions.items())}}
+def offset_of(positions: Mapping[UUID, int], load: int | None = None) -> Offset:
+    """Positions, and the last load before them, in the form that Spark's checkpoint stores."""
+    told = {} if load is None else {"load": load}
+    return {"v": 1, "positions": {str(s): p for s, p in sorted(positions.items())}, **told}

@@ -8,71 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
 from weir.log.tailer import WalTailer
+from weir.read.positions import floors, tips
 from weir.records.consumers import Consumer
-from weir.routing.core import CONCURRENCY, Core
+from weir.routing.core import Core
+from weir.routing.order import Routings
+from weir.upkeep.consumers import hold_from
 
 _LOOKED_AT: Final = 32
 """Entries of a shard whose sizes are requested to estimate the bytes that wait."""
 _READ: Final = 8
 _READ_BYTES: Final = 1 << 20
 """Most entries of a shard, and most bytes, read to estimate the waiting rows; at least one."""
-
-
-class Routings:
-    """The routing under which each shard was made; it never changes (`shard_spec_id`).
-
-    A routing begins when the shards of the previous one are sealed, so their entries are older.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[UUID, int] = {}
-
-    def of(self, core: Core, shards: Iterable[UUID]) -> dict[UUID, int]:
-        """A number for each shard, higher for later routings. One request for each new shard."""
-        wanted = list(shards)
-        for shard in wanted:
-            if shard not in self._known:
-                manifest = core.log(shard).latest()
-                if manifest is None:
-                    raise MissingEntry(
-                        f"{core.uri} shard {shard} has no manifest; check the table with weir"
-                        " doctor"
-                    )
-                self._known[shard] = manifest.shard_spec_id
-        return {shard: self._known[shard] for shard in wanted}
-
-
-def tips(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
-    """The last position used in each shard. One listing, and ten requests a shard.
-
-    Reads later routings first: once an heir has an entry, the tip of its sealed shard is final.
-    """
-
-    def tip(shard: UUID) -> int:
-        return int(core.log(shard).tip())
-
-    known = (routings or Routings()).of(core, core.shard_ids())
-    found: dict[UUID, int] = {}
-    for routing in sorted(set(known.values()), reverse=True):
-        ids = [shard for shard in known if known[shard] == routing]
-        found |= zip(ids, core.env.threads.map(tip, ids, workers=CONCURRENCY), strict=True)
-    return found
-
-
-def floors(core: Core) -> dict[UUID, int]:
-    """The position up to which each log was collected."""
-
-    def floor(shard: UUID) -> int:
-        return int(core.log(shard).floors().wal)
-
-    ids = core.shard_ids()
-    return dict(zip(ids, core.env.threads.map(floor, ids, workers=CONCURRENCY), strict=True))
 
 
 def starting_positions(core: Core, start: str) -> dict[UUID, int]:
@@ -92,33 +44,15 @@ def starting_positions(core: Core, start: str) -> dict[UUID, int]:
         ) from error
 
 
-def held_positions(core: Core, start: str, consumer: Consumer) -> dict[UUID, int]:
-    """Where a named consumer begins, or already stands; later entries are kept for it (P-3)."""
-    wanted = starting_positions(core, start)
-    standing = consumer.register(wanted)
-    if standing != wanted and not consumer.is_beginning:
-        return standing  # registered before, and its floors were checked
-    # Also for an attempt that registered the consumer and failed before this check.
-    late = passed_by(core, standing)
-    if late and start not in ("earliest", "latest"):
-        consumer.forget()
-        raise SnapshotExpired(
-            f"{core.uri}: consumer {consumer.name!r} cannot start at {start}: logs were collected"
-            f" beyond it, up to { {str(shard): p for shard, p in late.items()} }. Use"
-            " startingOffsets snapshot or earliest"
-        )
-    begun = {**standing, **late}
-    consumer.move(begun)
-    return begun
+def held_positions(core: Core, start: str, consumer: Consumer, load: int) -> dict[UUID, int]:
+    """Where a named consumer begins, or already stands; later entries are kept for it (P-3).
 
-
-def passed_by(core: Core, positions: Mapping[UUID, int]) -> dict[UUID, int]:
-    """Floors that collection raised above `positions`, where a consumer began; empty if none.
-
-    Collection raises its floors, then reads what consumers hold, then deletes. Floors read after
-    the consumer's record was written therefore cover everything deleted without regard to it.
+    `load` is the number of the last load before `start`, and kept for it, too.
     """
-    return {shard: f for shard, f in floors(core).items() if f > positions.get(shard, 0)}
+    wanted = starting_positions(core, start)
+    is_exact = start not in ("earliest", "latest")
+    advice = "Use startingOffsets snapshot or earliest"
+    return hold_from(core, consumer, wanted, is_exact=is_exact, advice=advice, load=load)
 
 
 def positions_of(offset: Mapping[str, Any]) -> dict[UUID, int]:

@@ -22,11 +22,13 @@ from pyspark.sql.types import StructType
 
 import weir
 from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
+from weir.read.loads import load_number, require_same_load
+from weir.read.positions import passed_by, positions_at, tips
 from weir.read.snapshot import pinned_snapshot
 from weir.records.checkpoints import Checkpoint
 from weir.spark.failures import without_traceback
-from weir.spark.feed import SNAPSHOT_ATTEMPTS, Offset, WeirFeed, offset_of, require_above_floor
-from weir.spark.feed_offsets import passed_by, positions_of, tips
+from weir.spark.feed import Offset, WeirFeed, offset_of, require_above_floor
+from weir.spark.feed_offsets import positions_of
 from weir.spark.feed_schema import IMAGES, require_columns
 from weir.spark.images import INSERT, image_parts, read_images
 from weir.spark.moments import checkpoint_named, one_start, time_of
@@ -55,8 +57,6 @@ class ImageFeed(WeirFeed):
                 "failOnDataLoss=false cannot be combined with readChangeFeed: after lost entries"
                 " the old values would be wrong. Leave it out"
             )
-        if self._start == "earliest" and "startingoffsets" not in canonical_options(options):
-            self._start = "snapshot"
         if self._start != "snapshot":
             raise InvalidInput(
                 "readChangeFeed must start with a snapshot (startingOffsets=snapshot) or at a"
@@ -71,9 +71,10 @@ class ImageFeed(WeirFeed):
         if self._version is None and self._time is None:
             return {"v": 1, "positions": None}
         pinned = _pinned(table, "starting", self._version, self._time)
-        through = _through(pinned)
+        through = positions_at(table.core, pinned.shards)
         consumer = self._named()
-        standing = consumer.register(through)
+        begin = _offset_at(table, pinned)
+        standing = consumer.register(through, load=begin["load"])
         late = passed_by(table.core, standing)
         if standing == through and late:
             consumer.forget()
@@ -83,7 +84,7 @@ class ImageFeed(WeirFeed):
                 f" { {str(shard): p for shard, p in late.items()} }. Start at a newer checkpoint,"
                 " or with startingOffsets=snapshot"
             )
-        return _offset_at(pinned)
+        return begin
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far the next batch goes: to a checkpoint made for it, or towards one."""
@@ -92,14 +93,17 @@ class ImageFeed(WeirFeed):
             return self._snapshot_offset(table)
         here = positions_of(start)
         if self._goal is None or _is_reached(self._goal, here):
-            if not _is_ahead(self._target or self._tips(), here):
+            ahead = _is_ahead(self._target or self._tips(), here)
+            self._require_same_load(table, start)
+            if not ahead:
                 return start
-            self._goal = _offset_at(self._pin(table))
-        wanted = positions_of(self._goal)
+            self._goal = _offset_at(table, self._pin(table))
+        wanted, load = positions_of(self._goal), self._goal["load"]
+        # Old values come from the checkpoint at `start`, which must have the same loads.
+        require_same_load(table.core, start.get("load"), load, self._again)
         end = self._towards(table, here, wanted, limit)
-        if _is_reached(self._goal, end):
-            return {**offset_of(end), "checkpoint": self._goal["checkpoint"]}
-        return {**offset_of(end), "checkpoint": start["checkpoint"]}
+        done = self._goal if _is_reached(self._goal, end) else start
+        return {**offset_of(end, load), "checkpoint": done["checkpoint"]}
 
     def _pin(self, table: weir.Table) -> Checkpoint:
         return checkpoints.create(table.core, "durable", self._label, self._ttl)
@@ -110,16 +114,17 @@ class ImageFeed(WeirFeed):
 
     def _snapshot_offset(self, table: weir.Table) -> Offset:
         consumer = self._named()
-        for _ in range(SNAPSHOT_ATTEMPTS):
+        for _ in table.core.env.attempts():
             pinned = self._pin(table)
-            through = _through(pinned)
-            consumer.register(through)
-            consumer.move(through)
+            through, offset = positions_at(table.core, pinned.shards), _offset_at(table, pinned)
+            consumer.register(through, load=offset["load"])
+            consumer.move(through, offset["load"])
             if not passed_by(table.core, through):
+                self._reached = through
                 snapshot = pinned_snapshot(table.core, pinned)
-                return {**_offset_at(pinned), "snapshot": snapshot.to_json()}
+                return {**offset, "snapshot": snapshot.to_json()}
         raise SnapshotExpired(
-            f"{table.uri}: {SNAPSHOT_ATTEMPTS} times in a row, gc collected entries after the"
+            f"{table.uri}: again and again gc collected entries after the"
             f" snapshot before consumer {self._name!r} could hold them; restart the query"
         )
 
@@ -128,11 +133,12 @@ class ImageFeed(WeirFeed):
         if start["positions"] is None:
             return super().partitions(start, end)
         table = self._place.open()
+        self._require_columns(table)
         pinned = _found(table, start)
         kept = self._named().positions() or {}
         held = all(kept.get(c.shard, 0) <= c.wal_through for c in pinned.shards)
         if not held:
-            for shard, position in _through(pinned).items():
+            for shard, position in positions_at(table.core, pinned.shards).items():
                 require_above_floor(table, shard, position)
         after, through = positions_of(start), positions_of(end)
         parts = image_parts(table, pinned.id, after, through, held=held)
@@ -145,9 +151,9 @@ class ImageFeed(WeirFeed):
         core = self._place.open().core
         with contextlib.suppress(CheckpointNotFound):
             pinned = checkpoints.refresh(core, UUID(end["checkpoint"]), self._ttl)
-            self._named().move(_through(pinned))
+            self._named().move(positions_at(core, pinned.shards), end.get("load"))
             before, self._before = self._before, pinned.id
-            if before is not None and before != pinned.id:
+            if before is not None and before != pinned.id:  # guard: P-3 last
                 found = checkpoints.find(core, before)
                 if found.name == self._label:  # a user's own checkpoint stays
                     checkpoints.delete(core, found)
@@ -181,13 +187,20 @@ class ChangesBetween(DataSourceReader):
         """Resolved here, once: the DataFrame reads the same changes for its whole life."""
         table = self._place.current()
         first = _pinned(table, "starting", *self._from)
-        after = _through(first)
+        after = positions_at(table.core, first.shards)
         if self._to == (None, None):
-            through = tips(table.core)
+            through, load = tips(table.core), load_number(table.core)
         else:
-            through = _through(_pinned(table, "ending", *self._to))
-        for shard, last in through.items():
-            if last > after.get(shard, 0):
+            last = _pinned(table, "ending", *self._to)
+            through, load = (
+                positions_at(table.core, last.shards),
+                load_number(table.core, last.base_version),
+            )
+        before = load_number(table.core, first.base_version)
+        again = "Read the changes from a checkpoint that is newer than that, or the table itself"
+        require_same_load(table.core, before, load, again)
+        for shard, end in through.items():
+            if end > after.get(shard, 0):
                 require_above_floor(table, shard, after.get(shard, 0))
         return [
             InputPartition(part)
@@ -219,12 +232,12 @@ def _found(table: weir.Table, offset: Offset) -> Checkpoint:
         ) from None
 
 
-def _through(pinned: Checkpoint) -> dict[UUID, int]:
-    return {cut.shard: int(cut.wal_through) for cut in pinned.shards}
-
-
-def _offset_at(pinned: Checkpoint) -> Offset:
-    return {**offset_of(_through(pinned)), "checkpoint": str(pinned.id)}
+def _offset_at(table: weir.Table, pinned: Checkpoint) -> Offset:
+    load = load_number(table.core, pinned.base_version)
+    return {
+        **offset_of(positions_at(table.core, pinned.shards), load),
+        "checkpoint": str(pinned.id),
+    }
 
 
 def _is_reached(goal: Offset, here: Mapping[UUID, int]) -> bool:

@@ -23,6 +23,7 @@ from weir.format.manifest import Status
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.log.tailer import WalTailer
 from weir.merge.levels import level_schema, shaped
+from weir.read.positions import positions_at
 from weir.spark.feed_schema import CHANGE_TYPE, EPOCH, POSITION, SHARD
 from weir.spark.types import to_spark
 from weir.upkeep import checkpoint as checkpoints
@@ -43,7 +44,7 @@ def image_parts(
     One for each shard, or a single one if a shard is sealed: its heirs have the same keys.
     """
     core = table.core
-    before = {c.shard: int(c.wal_through) for c in checkpoints.find(core, checkpoint).shards}
+    before = positions_at(core, checkpoints.find(core, checkpoint).shards)
     shards: list[tuple[bool, int, int, str, dict[str, Any]]] = []
     for shard, last in through.items():
         start = min(before.get(shard, 0), after.get(shard, 0))

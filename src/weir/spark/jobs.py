@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 from weir.durations import Duration
 from weir.errors import InvalidInput
 from weir.format.sharding import Sharding
+from weir.read.survey import survey
 from weir.records.checkpoints import Ref
 from weir.spark.console import Show, shown
-from weir.spark.places import Place, normalize_uri
+from weir.spark.places import Place
 from weir.spark.runner import SparkRunner, slots_of
 from weir.table import Table
 from weir.upkeep import clone as cloning
@@ -90,7 +91,7 @@ def _check_engine(engine: str) -> None:
 
 def _runner(spark: SparkSession, place: Place, table: Table, engine: Engine) -> Runner:
     if engine == "auto":
-        _, waiting = find_pending(table.core, fold_wal=None)
+        waiting = find_pending(table.core, survey(table.core), fold_wal=None)
         amount = sum(w.nbytes for w in waiting)
         engine = choose(amount, AUTO_BYTES, slots=_slots(spark), slots_enough=AUTO_SLOTS)
     return LocalRunner() if engine == "local" else SparkRunner(spark, place, group="weir-compact")
@@ -204,9 +205,9 @@ def clone(
         engine = choose(nbytes, AUTO_BYTES, slots=_slots(spark), slots_enough=AUTO_SLOTS)
     made = cloning.clone(
         core,
-        normalize_uri(destination),
+        destination,
         checkpoint,
-        None if wal_uri is None else normalize_uri(wal_uri),
+        wal_uri,
         storage_options=dict(place.storage),
         deep=deep,
         accept_loss=accept_loss,

@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, StructType
 import weir
 from weir.errors import InvalidInput
 from weir.format.bucket import bucket
-from weir.format.sharding import Bucket, Identity, Unsharded
+from weir.format.sharding import Bucket, Identity
 from weir.spark.places import resolved
 
 OPTION: Final = "layout"
@@ -85,7 +85,7 @@ class Layout:
 def layout_of(table: weir.Table) -> Layout | None:
     """The layout that keeps the table's shards together; None where Spark's hash differs."""
     sharding = table.sharding
-    if isinstance(sharding, Unsharded):
+    if not isinstance(sharding, Bucket | Identity):
         return Layout(None, 1)
     dtype = table.schema.field(sharding.column).type
     if pa.types.is_uint32(dtype) or pa.types.is_uint64(dtype):
@@ -99,7 +99,8 @@ def lay_out(
 ) -> DataFrame:
     """The same rows, each in the task of its bucket; sorted within tasks by `sort`, if given.
 
-    `schema` is the table's: a column is hashed as its type there, whatever its type in `df`.
+    `schema` has the layout's column as the table has it: it is hashed as its type there, whatever
+    its type in `df`.
     """
     if layout.column is None:
         spread = df.repartitionById(1, F.lit(0))

@@ -15,14 +15,13 @@ import weir
 from weir.config import WriterConfig
 from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
 from weir.format.schema import TOMBSTONE
-from weir.format.sharding import Bucket, Identity, Sharding
+from weir.format.sharding import Bucket, Identity, PerWriter, Sharding
 from weir.lake.pylance_lake import PylanceLake
 from weir.spark.places import Place, flag, names, number, resolved
 from weir.spark.types import arrow_schema, columns_of
 
-_BUCKET = re.compile(
-    r"\s*bucket\(\s*(?:(\d+)\s*,\s*(\w+)|(\w+)\s*,\s*(\d+))\s*\)\s*", re.IGNORECASE
-)
+BUCKET = re.compile(r"\s*bucket\(\s*(?:(\d+)\s*,\s*(\w+)|(\w+)\s*,\s*(\d+))\s*\)\s*", re.IGNORECASE)
+PER_WRITER = re.compile(r"\s*per_writer\(\s*([\w.]*)\s*\)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,14 @@ class TableSpec:
         sharding = sharding_of(options, key, columns)
         return TableSpec(tuple(key), sharding, options.get("waluri"), defaults_of(options))
 
-    def create(self, place: Place, fields: pa.Schema) -> weir.Table:
-        """Create the empty table. Only its key is NOT NULL: what Spark inferred is no promise."""
+    def create(self, place: Place, fields: pa.Schema, *, declared: bool = False) -> weir.Table:
+        """Create the empty table. Its key is NOT NULL, and what else was `declared` to be: what
+        Spark inferred is no promise."""
         key = tuple(resolved(name, fields.names) for name in self.primary_key)
+        required = {f.name for f in fields if f.name in key or (declared and not f.nullable)}
         return weir.create(
             place.uri,
-            pa.schema([_loose(field, required=field.name in key) for field in fields]),
+            pa.schema([_loose(field, required=field.name in required) for field in fields]),
             primary_key=key or None,
             sharding=self.sharding,
             wal_uri=self.wal_uri,
@@ -88,7 +89,10 @@ def sharding_of(
         return Bucket(key[0], count)
     if by is None:
         return None
-    found = _BUCKET.fullmatch(by)
+    lone = PER_WRITER.fullmatch(by)
+    if lone is not None:
+        return PerWriter(silent_after=lone.group(1)) if lone.group(1) else PerWriter()
+    found = BUCKET.fullmatch(by)
     if found is not None:
         column = found.group(2) or found.group(3)
         return Bucket(resolved(column, columns), int(found.group(1) or found.group(4)))
@@ -136,7 +140,12 @@ def merge_columns(
                 " contain a dot or begin with _row. Rename it"
             )
     lake = cast("PylanceLake", table.core.lake)
-    lake.open_base().dataset.add_columns(pa.schema(fields))
+    lake.add_columns(fields)
+
+
+def loosened(schema: pa.Schema) -> pa.Schema:
+    """The columns as a created table keeps them: nothing inside one is NOT NULL."""
+    return pa.schema([_loose(field, required=not field.nullable) for field in schema])
 
 
 def _loose(field: pa.Field, *, required: bool) -> pa.Field:

@@ -50,9 +50,18 @@ def time_of(text: str, option: str) -> dt.datetime:
     if found.tzinfo is None:
         raise InvalidInput(
             f"{option} is {text!r}, without an offset, and a data source does not know the"
-            f" session's time zone. Write '{text}+00:00', or the offset you mean"
+            f" session's time zone. Write {in_utc(text)!r}, or the offset you mean"
         )
     return found
+
+
+def in_utc(text: str) -> str:
+    """How to write a time or a date that has no offset, if UTC is meant; an example otherwise."""
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return "2026-01-31T12:00:00+00:00"
+    return found.replace(tzinfo=dt.UTC).isoformat()
 
 
 def positions_since(core: Core, moment: dt.datetime, *, loss: bool) -> dict[UUID, int]:
@@ -76,7 +85,7 @@ def positions_since(core: Core, moment: dt.datetime, *, loss: bool) -> dict[UUID
             )
         return found
 
-    ids = core.shard_ids()
+    ids = core.all_shard_ids()
     return dict(zip(ids, core.env.threads.map(one, ids, workers=CONCURRENCY), strict=True))
 
 

@@ -51,23 +51,26 @@ FEED: Final = (
         "readChangeFeed",
     }
 )
-WRITE: Final = PLACE | {
-    "appId",
-    "buckets",
-    "deleteColumn",
-    "layout",
-    "maxEntryBytes",
-    "mergeSchema",
-    "missing",
-    "onConflict",
-    "overwrite",
-    "primaryKey",
-    "shardBy",
-    "txnVersion",
-    "weir.write",
-    "when",
-    "writerDefaults",
-}
+CREATE: Final = frozenset({"buckets", "primaryKey", "shardBy", "walUri", "writerDefaults"})
+"""Options of a write, and properties of CREATE TABLE, that say how to create the table."""
+WRITE: Final = (
+    PLACE
+    | CREATE
+    | {
+        "appId",
+        "deleteColumn",
+        "layout",
+        "maxEntryBytes",
+        "mergeSchema",
+        "missing",
+        "onConflict",
+        "overwrite",
+        "statementId",
+        "txnVersion",
+        "weir.write",
+        "when",
+    }
+)
 
 SYNONYMS: Final = {
     "group.id": "consumer",

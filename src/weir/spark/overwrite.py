@@ -1,20 +1,19 @@
 """Mode overwrite: the rows that tasks staged replace everything the table held.
 
 One base commit, made on the driver: all or nothing for the whole table (L-4). Rows that writers put
-in the meantime are newer and stay. Like a bulk load it bypasses the log: a change feed sees neither
-the old rows go nor the new ones come. Tables too large for one process go through
+in the meantime are newer and stay. Like a bulk load it bypasses the log, and stops the change feeds
+of the table. Tables too large for one process go through
 `weir.spark.bulk_load(replace=True)`, which writes the files on executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-import weir
 from weir.format.schema import TableSchema
 from weir.format.sharding import Value
 from weir.lake.base import fold
@@ -24,25 +23,23 @@ from weir.merge.levels import MemLevel, shaped
 from weir.merge.merge import winners
 from weir.routing.core import Core
 from weir.spark.staging import Staged, read_staged
-from weir.upkeep.exclusive import CompactionClaim
 from weir.upkeep.loads import PreparedLoad, load
 
 WORKERS: Final = 2
 """Shards written at once; each holds one staged file and the keys of its shard."""
 
 
-def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) -> int:
-    """Replace all rows of `table` by the staged ones; returns the base version that holds them.
+def overwrite(core: Core, staged: Mapping[Value, Sequence[Staged]], job: str) -> int:
+    """Replace all rows of the table by the staged ones; returns the base version that holds them.
 
     Of several rows with one key the last counts, as in a write. Raises `CommitConflict` when a
     compaction took over midway: then nothing was replaced, and the job can be run again.
     """
-    core = table.core
 
-    def write(base: LanceBase, _hold: CompactionClaim) -> PreparedLoad:
+    def write(base: LanceBase) -> PreparedLoad:
         schema = base.schema
 
-        def one(files: list[Staged]) -> PreparedLoad:
+        def one(files: Sequence[Staged]) -> PreparedLoad:
             levels = [_StagedLevel(core, schema, file) for file in reversed(files)]
             count = 0
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import weir
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, NotAWeirTable
+from weir.spark.writers import ShardWriters
+from weir.store.open import normalize
 
 STORAGE: Final = "storage."
 """Prefix of the options that are storage options."""
@@ -37,13 +39,16 @@ class Place:
 
     uri: str
     """In weir's spelling; the constructor takes any spelling of Spark's."""
-    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage: Mapping[str, str] = field(
+        default_factory=dict,
+        repr=False,  # guard: P-4
+    )
     wal_uri: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uri", normalize_uri(self.uri))
+        object.__setattr__(self, "uri", normalize(self.uri))
         if self.wal_uri is not None:
-            object.__setattr__(self, "wal_uri", normalize_uri(self.wal_uri))
+            object.__setattr__(self, "wal_uri", normalize(self.wal_uri))
 
     @staticmethod
     def of(options: Mapping[str, str]) -> Place:
@@ -77,14 +82,37 @@ class Place:
             storage = _referenced(name) | storage
         return Place(uri, storage, options.get("waluri"))
 
+    @staticmethod
+    def given(
+        uri: str, storage_options: Mapping[str, str] | None, options: Mapping[str, str] | None
+    ) -> Place:
+        """From the arguments of a function that hands `options` on to the data source."""
+        storage = {f"{STORAGE}{name}": text for name, text in dict(storage_options or {}).items()}
+        low = {name.lower(): text for name, text in dict(options or {}).items()}
+        return Place.at(uri, {**low, **storage})
+
     def open(self) -> weir.Table:
         """Open the table; all tasks of this process share one handle, and so its caches."""
-        table = _OPEN.get(self._key())
-        if table is None:
+        return self._opened().table
+
+    def writers(self) -> ShardWriters:
+        """The writers of the handle that `open` returns."""
+        return self._opened().writers
+
+    def _opened(self) -> _Opened:
+        found = _OPEN.get(self._key())
+        if found is None:
             table = weir.open(self.uri, storage_options=dict(self.storage), wal_uri=self.wal_uri)
-            _OPEN[self._key()] = table
+            found = _OPEN[self._key()] = _Opened(table, ShardWriters(table.core))
             _keep_imports()
-        return table
+        return found
+
+    def planned(self, table_id: str) -> weir.Table:
+        """The table that a read was planned on: this process may still know one that was dropped
+        at its place."""
+        if str(self.open().core.record.table_id) != table_id:
+            self.forget()
+        return self.open()
 
     def current(self) -> weir.Table:
         """Open the table and read its record again: for planning a read or routing rows.
@@ -93,9 +121,10 @@ class Place:
         list and a get.
         """
         table = self.open()
-        known = table.core.record.table_id
-        if table.core.refresh().table_id != known:
-            del _OPEN[self._key()]
+        try:
+            table.core.refresh()
+        except NotAWeirTable:
+            self.forget()
             table = self.open()
         return table
 
@@ -108,7 +137,15 @@ class Place:
         return (os.getpid(), self.uri, self.wal_uri, tuple(sorted(self.storage.items())))
 
 
-_OPEN: dict[Any, weir.Table] = {}
+@dataclass(frozen=True)
+class _Opened:
+    """What this process has open of one table."""
+
+    table: weir.Table
+    writers: ShardWriters
+
+
+_OPEN: dict[Any, _Opened] = {}
 
 
 def _keep_imports() -> None:
@@ -121,19 +158,6 @@ def _keep_imports() -> None:
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if main is not None and main.name == "pyspark.daemon" and not gc.get_freeze_count():
         gc.freeze()
-
-
-_HADOOP: Final = {"s3a://": "s3://", "s3n://": "s3://"}
-
-
-def normalize_uri(uri: str) -> str:
-    """A URI in weir's spelling; understands Hadoop's `file:/path`, `s3a://` and `s3n://`, too."""
-    if uri.startswith("file:/") and not uri.startswith("file://"):
-        return "file://" + uri.removeprefix("file:")
-    for theirs, ours in _HADOOP.items():
-        if uri.lower().startswith(theirs):
-            return ours + uri[len(theirs) :]
-    return uri
 
 
 def located(options: Mapping[str, str]) -> str:

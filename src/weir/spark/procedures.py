@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast, get_args
 
 from pyspark.sql.types import StringType, StructField, StructType
 
 import weir
 from weir.errors import InvalidInput
+from weir.records.checkpoints import Scope
 from weir.spark.making import sharding_of
-from weir.spark.places import Place, flag
+from weir.spark.places import Place, flag, number
 
 Given = Mapping[str, str]
-ProcedureResult = dict[str, object]
+ProcedureResult = dict[str, object] | list[dict[str, object]]
+"""One row, or several."""
 
 NAMESPACE: Final = "system"
 _ARGUMENT: Final = "weir.argument."
@@ -56,12 +58,13 @@ def _gc(table: weir.Table, given: Given) -> ProcedureResult:
 
 
 def _checkpoint(table: weir.Table, given: Given) -> ProcedureResult:
-    scope = given.get("scope", "all")
-    if scope not in ("all", "durable"):
-        raise InvalidInput(f"scope must be all or durable, got {scope!r}")
-    made = table.checkpoint(
-        "all" if scope == "all" else "durable", given.get("name"), given.get("ttl")
-    )
+    if given.get("scope", "durable") not in get_args(Scope):
+        raise InvalidInput(f"scope must be all or durable, got {given['scope']!r}")
+    label = given.get("name")
+    if "scope" in given:
+        made = table.checkpoint(cast("Scope", given["scope"]), label, given.get("ttl"))
+    else:  # the default is the table's
+        made = table.checkpoint(name=label, ttl=given.get("ttl"))
     return {"id": made.id, "name": made.name, "created": f"{made.created:.3f}"}
 
 
@@ -79,7 +82,36 @@ def _reshard(table: weir.Table, given: Given) -> ProcedureResult:
     sharding = sharding_of({"shardby": _needed(given, "shard_by")}, (), table.schema.names)
     assert sharding is not None, "shard_by was given"
     table.reshard(sharding)
-    return {"sharding": weir.open(table.uri).sharding}
+    return {"sharding": table.core.refresh().sharding}
+
+
+def _history(table: weir.Table, given: Given) -> ProcedureResult:
+    limit = number(given, "limit")
+    told = table.history(upkeep=True) if limit is None else table.history(limit, upkeep=True)
+    return [
+        {
+            "version": entry.version,
+            "timestamp": entry.at.isoformat(sep=" ", timespec="milliseconds"),
+            "operation": entry.kind,
+            "detail": entry.detail or None,
+            "checkpoints": ", ".join(entry.checkpoints) or None,
+        }
+        for entry in told
+    ]
+
+
+def _checkpoints(table: weir.Table, _given: Given) -> ProcedureResult:
+    return [
+        {
+            "name": made.name,
+            "id": made.id,
+            "created": f"{made.created:.3f}",
+            "expires": None if made.expires is None else f"{made.expires:.3f}",
+            "base_version": made.base_version,
+        }
+        for made in table.checkpoints()
+        if made.owner is None
+    ]
 
 
 def _needed(given: Given, name: str) -> str:
@@ -92,6 +124,8 @@ PROCEDURES: Final = {
     "compact": Procedure(("table", "fold_wal", "cluster"), _compact),
     "gc": Procedure(("table", "min_age", "fence_retention", "dry_run"), _gc),
     "checkpoint": Procedure(("table", "name", "ttl", "scope"), _checkpoint),
+    "checkpoints": Procedure(("table",), _checkpoints),
+    "history": Procedure(("table", "limit"), _history),
     "delete_checkpoint": Procedure(("table", "name"), _delete_checkpoint),
     "restore": Procedure(("table", "name"), _restore),
     "reshard": Procedure(("table", "shard_by"), _reshard),
@@ -109,7 +143,7 @@ def listed() -> StructType:
 
 
 def call(options: Given) -> StructType:
-    """Run a procedure; the result is one row, encoded in the metadata of its columns."""
+    """Run a procedure; the rows of its result are encoded in the metadata of its columns."""
     procedure = _asked(options)
     given = {
         key.removeprefix(_ARGUMENT): value
@@ -123,10 +157,16 @@ def call(options: Given) -> StructType:
         parts = parts[1:]
     where = {"weir.namespace": "/".join(parts[:-1]), "weir.name": parts[-1]}
     told = procedure.run(Place.of({**options, **where}).current(), given)
+    rows = told if isinstance(told, list) else [told]
+    if not rows:
+        return StructType([StructField("none", StringType(), True, {"texts": []})])
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
     return StructType(
         [
-            StructField(name, StringType(), True, None if value is None else {"text": str(value)})
-            for name, value in told.items()
+            StructField(
+                name, StringType(), True, {"texts": ["" if v is None else str(v) for v in values]}
+            )
+            for name, values in columns.items()
         ]
     )
 

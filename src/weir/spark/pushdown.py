@@ -1,14 +1,17 @@
 """Translate filters that Spark pushes down into SQL for Lance, to read fewer rows.
 
 Spark evaluates every filter again, so the SQL may keep a row too many, but never one too few: only
-comparisons that mean the same in both are translated. Floating-point numbers (NaN is greater than
-all others in Spark), times (zones) and everything else are left to Spark.
+comparisons that mean the same in both are translated. Left to Spark are numbers that the column
+cannot hold, comparisons with 0.0 (-0.0 equals it in Spark only), 32-bit floats, times in other
+units than Spark's, and everything else.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -46,19 +49,17 @@ class PushdownReader(WeirReader):
         """Keep the filters that Lance can use; Spark still evaluates all of them."""
         schema = self._place.current().schema
         texts = [text for text in (as_sql(f, schema) for f in filters) if text is not None]
-        if self._filter is not None:
-            texts.append(f"({self._filter})")
-        self._filter = " AND ".join(texts) or None
+        self._pushed = " AND ".join(texts) or None
         return filters
 
 
 def as_sql(filter: Filter, schema: pa.Schema) -> str | None:
     """The filter for Lance, or None where it might mean something else."""
     column: tuple[str, ...] = getattr(filter, "attribute", ())
-    if len(column) != 1 or column[0] not in schema.names:
-        return None
-    dtype = schema.field(column[0]).type
-    name = "`" + column[0].replace("`", "``") + "`"
+    dtype = _type_of(column, schema)
+    if dtype is None or any("`" in part for part in column):
+        return None  # Lance has no way to write a name with a backquote
+    name = ".".join(f"`{part}`" for part in column)
     if isinstance(filter, IsNull):
         return f"{name} IS NULL"
     if isinstance(filter, IsNotNull):
@@ -76,7 +77,23 @@ def as_sql(filter: Filter, schema: pa.Schema) -> str | None:
     if isinstance(filter, StringStartsWith):
         return _prefix(name, filter.value)
     sign = _SIGNS.get(type(filter))
-    return None if sign is None else f"{name} {sign} {value}"
+    if sign is None:
+        return None
+    text = f"{name} {sign} {value}"
+    # To Spark every NaN is greater than all numbers, to Lance only some are.
+    return f"({text} OR isnan({name}))" if pa.types.is_float64(dtype) and ">" in sign else text
+
+
+def _type_of(column: tuple[str, ...], schema: pa.Schema) -> pa.DataType | None:
+    """The type of a column, or of a field of a struct; None where there is no such field."""
+    if not column or column[0] not in schema.names:
+        return None
+    dtype = schema.field(column[0]).type
+    for part in column[1:]:
+        if not pa.types.is_struct(dtype) or dtype.get_field_index(part) < 0:
+            return None
+        dtype = dtype.field(part).type
+    return dtype
 
 
 def _prefix(name: str, start: str) -> str | None:
@@ -87,12 +104,43 @@ def _literal(value: Any, dtype: pa.DataType) -> str | None:
     if pa.types.is_boolean(dtype) and isinstance(value, bool):
         return str(value).lower()
     if pa.types.is_integer(dtype) and isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+        return str(value) if value in _numbers(dtype) else None
     if _is_text(dtype) and isinstance(value, str):
         return _quoted(value)
     if pa.types.is_date32(dtype) and type(value) is dt.date:
         return f"date '{value.isoformat()}'"
+    if pa.types.is_float64(dtype) and isinstance(value, float):
+        return repr(value) if math.isfinite(value) and value else None
+    if pa.types.is_decimal128(dtype) and isinstance(value, Decimal):
+        return _decimal(value, dtype)
+    if pa.types.is_timestamp(dtype) and isinstance(value, dt.datetime):
+        return _time(value, dtype)
     return None
+
+
+def _decimal(value: Decimal, dtype: pa.Decimal128Type) -> str | None:
+    try:
+        told = pa.scalar(value, dtype).as_py()
+    except pa.ArrowInvalid:
+        return None  # more digits than the column has
+    return f"cast('{told:f}' as decimal({dtype.precision},{dtype.scale}))"
+
+
+def _time(value: dt.datetime, dtype: pa.TimestampType) -> str | None:
+    """Spark's times are microseconds; those with a zone arrive in it, with the offset."""
+    if dtype.unit != "us" or (value.tzinfo is None) != (dtype.tz is None):
+        return None
+    told = value if value.tzinfo is None else value.astimezone(dt.UTC)
+    return f"timestamp '{told.isoformat(sep=' ', timespec='microseconds')}'"
+
+
+def _numbers(dtype: pa.DataType) -> range:
+    """The numbers of an integer type that can be written as literals of it."""
+    if pa.types.is_unsigned_integer(dtype):
+        # A literal is a signed number of 64 bits.
+        return range(min(1 << dtype.bit_width, 1 << 63))
+    # Without the least one: it is parsed as the negative of a number that is too large.
+    return range(1 - (1 << (dtype.bit_width - 1)), 1 << (dtype.bit_width - 1))
 
 
 def _is_text(dtype: pa.DataType) -> bool:

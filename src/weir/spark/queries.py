@@ -36,7 +36,7 @@ def require_own_numbers(core: Core, app: str, query: str, batch: int) -> None:
                 f" {query} is at batch {batch}: {_ADVICE}"
             )
         owner = take_app(core.store, app, query)
-    if owner != query:
+    if owner != query:  # guard: P-6
         raise InvalidInput(
             f"{core.uri}: appId {app!r} belongs to query {owner}, and this is query {query}:"
             f" {_ADVICE}"

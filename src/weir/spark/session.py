@@ -1,4 +1,4 @@
-"""A Spark session for programs that have none yet: the command line and the demo."""
+"""A Spark session for programs that have none yet, such as the command line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def session(app: str = "weir", settings: Mapping[str, str] | None = None) -> Spa
         builder = builder.config(name, value)
     made = builder.getOrCreate()
     if "SPARK_REMOTE" not in os.environ:
-        made.sparkContext.setLogLevel("OFF" if app == "weir-demo" else "ERROR")
+        made.sparkContext.setLogLevel("ERROR")
     return made
 
 

@@ -1,4 +1,4 @@
-"""Write the rows of one shard to its log, once: in tasks of a laid-out write and on the driver.
+"""Write the rows of shards to their logs, once: in tasks of a laid-out write and on the driver.
 
 Keeps
   P-1  the writer has claimed the shard; an older attempt is fenced, and finds the token
@@ -12,29 +12,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
 
-from weir.config import WriterConfig
 from weir.errors import FencedError, InvalidInput, UnknownOutcome
-from weir.format.sharding import Value
-from weir.routing.core import Core
-from weir.routing.former import unapplied_filter
-from weir.routing.shards import Shard
+from weir.format import paths
+from weir.format.sharding import PerWriter, Value, value_of_app
+from weir.routing.former import former_shards
 from weir.shard.large_batch import LargeBatch
 from weir.shard.request_builder import WriteSpec
 from weir.shard.tokens import Tokens
 from weir.shard.writer import ShardWriter
+from weir.spark.writers import ShardWriters, end
 
 logger = logging.getLogger("weir.spark")
 
+_T = TypeVar("_T")
+
 ENTRY_BYTES: Final = 256 << 20
 """Most bytes of rows, as Arrow counts them, in an entry or SSTable: what a task holds in memory."""
-GAP_ENTRIES: Final = 48
-"""From this many entries in no SSTable on, a batch also flushes them: bounds replay and reads."""
 ATTEMPTS: Final = 8
 """Times a shard is claimed again after another attempt fenced this one."""
 _DELAY: Final = 0.05
@@ -47,6 +46,11 @@ class Token:
     app: str
     version: int
 
+    @property
+    def recurs(self) -> bool:
+        """Whether another batch will follow: not after a job that gave no name."""
+        return not self.app.startswith(paths.JOB_APP)
+
 
 Guard = Callable[[UUID], None]
 """Called with a claimed shard; raises when its rows may not be written after all."""
@@ -57,7 +61,7 @@ class ShardSink:
 
     def __init__(
         self,
-        core: Core,
+        writers: ShardWriters,
         value: Value,
         token: Token,
         *,
@@ -69,8 +73,13 @@ class ShardSink:
 
         `asked`: the shard's writer reads the existing rows and decides what to write.
         """
-        self._core = core
+        self._core = writers.core
+        self._writers = writers
         self._value = value
+        if isinstance(self._core.record.sharding, PerWriter):
+            # Its tasks and its driver find it by name. Jobs without one share a shard: they are
+            # many, and each comes once.
+            self._value = value_of_app(token.app if token.recurs else "")
         self._token = token
         self._limit = entry_bytes
         self._guard = guard
@@ -92,10 +101,9 @@ class ShardSink:
         self._bytes += batch.nbytes
         self.rows += batch.num_rows
 
-    def claim(self) -> None:
-        """Claim the shard now, before there are rows to write, unless the batch is in."""
-        if not self._is_in(self._token):
-            self._writer = self._open()
+    def claim(self, columns: pa.Schema) -> None:
+        """Claim the shard now, before rows of these columns are written, unless the batch is in."""
+        self._until_owned(lambda: self._own(columns))
 
     def finish(self) -> None:
         """Write the remaining rows, and make the batch visible with its token."""
@@ -108,6 +116,9 @@ class ShardSink:
                 self.applied = True
             elif self._batches and not self._skips:
                 self.applied = self._write(self._token)
+            if self._writer is not None and self._token.recurs:
+                kept, self._writer = self._writer, None
+                self._writers.keep(kept)
         finally:
             self.close()
 
@@ -125,10 +136,10 @@ class ShardSink:
 
     def _drop_applied(self, rows: pa.Table) -> pa.Table:
         """Drop rows that shards of a former routing took in; `put_once` does so by itself."""
-        left = unapplied_filter(self._core)
-        if left is None:
+        former = former_shards(self._core)
+        if former is None:
             return rows
-        batches = left(self._token.app, self._token.version, rows.to_batches())
+        batches = former.unapplied(self._token.app, self._token.version, rows.to_batches())
         return pa.Table.from_batches(batches, rows.schema)
 
     def _spill(self) -> None:
@@ -146,18 +157,15 @@ class ShardSink:
         if not rows.num_rows:
             return
         if self._large_batch is None and not self._skips:
-            token = self._token
-            shard = Shard(self._core, self._core.ensure_shard(self._value), self._value)
-            self._skips = self._is_in(token)
+            self._skips = self._is_in()
             if not self._skips:
-                if self._writer is not None:
-                    self._writer.close()
-                    self._writer = None
-                load = shard.load(self._config())
+                self.close()
+                self._writers.leave(self._value)  # the load would fence it
+                load = self._writers.load(self._value, limit=self._limit)
                 if self._guard is not None:
-                    self._guard(shard.id)
+                    self._guard(self._core.route(self._value))
                 # Checked again: opening the load recorded tokens that were only in the log.
-                self._skips = self._is_in(token)
+                self._skips = self._is_in()
                 self._large_batch = None if self._skips else load
         if self._large_batch is not None:
             self._large_batch.add(rows)
@@ -165,22 +173,27 @@ class ShardSink:
     def _write(self, token: Token) -> bool:
         """Write one entry; False if its token was already recorded."""
         rows = self._take()
+
+        def write() -> bool:
+            writer = self._own(rows.schema)
+            if writer is None:
+                return False
+            if self._asked is None:
+                return writer.put_once(rows, app=token.app, version=token.version)
+            told = writer.decide_once(rows, self._asked, app=token.app, version=token.version)
+            logger.info(
+                "sink.decided table=%s shard=%r counts=%s", self._core.uri, self._value, told
+            )
+            return told is not None
+
+        return self._until_owned(write)
+
+    def _until_owned(self, act: Callable[[], _T]) -> _T:
+        """The result of `act`, which claims the shard; repeated while others take it over."""
         env = self._core.env
         for attempt in range(ATTEMPTS):
             try:
-                if self._is_in(token):
-                    return False
-                if self._writer is None:
-                    self._writer = self._open()
-                if self._asked is None:
-                    return self._writer.put_once(rows, app=token.app, version=token.version)
-                told = self._writer.decide_once(
-                    rows, self._asked, app=token.app, version=token.version
-                )
-                logger.info(
-                    "sink.decided table=%s shard=%r counts=%s", self._core.uri, self._value, told
-                )
-                return told is not None
+                return act()
             except (FencedError, UnknownOutcome) as lost:
                 # Another attempt of this task, or a zombie of an older batch, claimed the shard.
                 # Claiming it back is safe: the token decides what counts (P-2).
@@ -197,41 +210,28 @@ class ShardSink:
                 env.clock.sleep(_DELAY * 2**attempt * (0.5 + env.random.random()))
         raise AssertionError("F-13: the loop above returns or raises")
 
-    def _is_in(self, token: Token) -> bool:
+    def _is_in(self) -> bool:
         """True when the batch is recorded: then no claim is needed, and no writer is fenced."""
-        recorded = Tokens(self._core.site(self._core.route(self._value))).load(token.app)
-        return recorded is not None and recorded >= token.version
+        # Tokens lie beside the data: the store of the log need not be there for them (S-7).
+        site = self._core.table_site(self._core.route(self._value))
+        recorded = Tokens(site).load(self._token.app)
+        return recorded is not None and recorded >= self._token.version
 
-    def _open(self) -> ShardWriter:
-        shard = self._core.ensure_shard(self._value)
-        writer = Shard(self._core, shard, self._value).writer(self._config())
+    def _own(self, columns: pa.Schema) -> ShardWriter | None:
+        """The writer of the shard, kept from the batch before or opened; None: the batch is in."""
+        if self._writer is not None:
+            return self._writer
+        decides, limit = self._asked is not None, self._limit
+        writer = self._writers.take(self._value, columns, limit=limit, decides=decides)
+        if writer is None:
+            if self._is_in():
+                return None
+            writer = self._writers.open(self._value, limit=limit, decides=decides)
         try:
-            if self._guard is not None:
-                self._guard(shard)
+            if self._guard is not None:  # guard: P-7 test_statement
+                self._guard(writer.site.shard)
         except BaseException:
-            writer.close()
+            end(writer)
             raise
+        self._writer = writer
         return writer
-
-    def _config(self) -> WriterConfig:
-        """WAL-only, until the gap is worth a flush: then this writer replays and flushes it.
-
-        A writer that decides has to see all rows, so it replays too (M-2).
-        """
-        core = self._core
-        site = core.site(core.route(self._value))
-        manifest, floors = core.tails.latest(site)
-        gap = 0
-        if manifest is not None:
-            gap = core.tails.tip(site, manifest, floors) - manifest.replay_after
-        defaults = core.record.writer_defaults
-        return replace(
-            defaults,
-            enable_memtable=self._asked is not None
-            or (defaults.enable_memtable and gap >= GAP_ENTRIES),
-            durable_write=True,
-            index_configs=(),
-            max_unflushed_memtable_bytes=max(
-                defaults.max_unflushed_memtable_bytes, 2 * self._limit, 1 << 30
-            ),
-        )

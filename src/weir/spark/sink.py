@@ -14,7 +14,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,26 +25,24 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+import weir
 from weir.errors import InvalidInput
 from weir.format import paths
 from weir.format.sharding import Value
-from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
 from weir.shard.request_builder import WriteSpec
 from weir.spark.layout import Layout
 from weir.spark.making import TableSpec, merge_columns, open_or_create
 from weir.spark.options import WRITE, canonical_options, check_options, write_spec_of
 from weir.spark.places import Place, flag, number, resolved
+from weir.spark.publish import StagedRows, by_shard, publish
 from weir.spark.queries import require_own_numbers
+from weir.spark.reruns import NamedStatement
 from weir.spark.shard_sink import ENTRY_BYTES, ShardSink, Token
-from weir.spark.staging import Stage, Staged, read_staged, remove_staged
+from weir.spark.snapshots import RoutedSnapshot
+from weir.spark.staging import Stage, Staged, remove_staged
 from weir.spark.statement import Statement
 from weir.spark.types import check_written, from_spark
-
-WORKERS: Final = 8
-"""Shards the driver writes at once."""
-REROUTED_BYTES: Final = 32 << 20
-"""Bytes of rows in one entry when all shards are written at once."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,6 @@ class Message(WriterCommitMessage):
     """Shards written by the task itself."""
     query: str | None = None
     staged: tuple[Staged, ...] = ()
-    routing: int = 0
-    """The routing under which rows were staged."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +71,10 @@ class Sink:
     """An update, insert or conditional put, which depends on existing rows; None: a plain put."""
     statement: str | None = None
     """The snapshot that an SQL statement read; rows that changed since make the write fail."""
+    inserts: bool = False
+    """The statement marks every row that it changes: a key it only puts must be a new one."""
+    statement_id: str | None = None
+    """By which a rerun of the statement is recognized."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @staticmethod
@@ -96,15 +96,21 @@ class Sink:
         merge_columns(table, schema, options, delete_column=delete_column)
         asked = write_spec_of(options)
         some = asked is not None and asked.verb == "update"
-        check_written(schema, table.schema, table.primary_key, delete_column, some_columns=some)
-        if (delete_column is not None or asked is not None) and not table.primary_key:
-            what = "deleteColumn" if asked is None else asked.verb
+        check_written(
+            schema, table.core.schema().plain, table.primary_key, delete_column, some_columns=some
+        )
+        statement = options.get("weir.statement")
+        if (delete_column or asked or statement) and not table.primary_key:
+            what = asked.verb if asked else "deleteColumn" if delete_column else "MERGE"
             raise InvalidInput(f"{table.uri} is append-only: {what} needs a primary key")
         if options.get("checkpoint") or options.get("weir.asof"):
             raise InvalidInput(
                 f"{table.uri}: cannot write to a checkpoint, which is read-only. Remove VERSION or"
                 " TIMESTAMP AS OF, or the option checkpoint"
             )
+        statement_id = options.get("statementid")
+        if statement_id is not None:
+            _require_named(table.core, statement_id, statement)
         layout = Layout.from_options(options)
         if layout is not None:
             layout.check_table(table)
@@ -116,7 +122,9 @@ class Sink:
             app=options.get("appid"),
             version=number(options, "txnVersion", least=0),
             asked=asked,
-            statement=options.get("weir.statement"),
+            statement=statement,
+            inserts=flag(options, "weir.inserts"),
+            statement_id=statement_id,
         )
 
     def write(self, batches: Iterator[pa.RecordBatch], token: Token | None) -> Message:
@@ -125,9 +133,9 @@ class Sink:
         partition = 0 if context is None else context.partitionId()
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
         table = self.place.current()
-        schema = table.schema
+        schema = table.core.schema().plain  # one request less: it was just opened
         if self.app is not None and token is not None and query is not None:
-            require_own_numbers(table.core, self.app, query, token.version)
+            require_own_numbers(table.core, self.app, query, token.version)  # guard: P-6
         rows = (
             from_spark(batch, schema, self.delete_column) for batch in batches if batch.num_rows
         )
@@ -145,21 +153,27 @@ class Sink:
             stage.add(batch)
         staged = stage.finish()
         count = sum(part.rows for part in staged)
-        routing = table.core.record.routing_version
-        return Message(partition, count, 0, query, tuple(staged), routing)
+        return Message(partition, count, 0, query, tuple(staged))
 
     def _own(
         self, rows: Iterator[pa.RecordBatch], token: Token, partition: int, query: str | None
     ) -> Message:
-        core = self.place.open().core
+        writers = self.place.writers()
         assert self.layout is not None, "only a laid-out task owns shards"
         sinks: dict[Value, ShardSink] = {}
         try:
             for batch in rows:
+                # guard: P-1 test_p1_a_wrong_layout_is_refused
                 self.layout.check_rows(batch, partition)
-                for value, part in core.router.split(batch):
+                for value, part in writers.core.router.split(batch):
                     if value not in sinks:
-                        sinks[value] = self._sink(core, value, token, self.entry_bytes)
+                        sinks[value] = ShardSink(
+                            writers,
+                            value,
+                            token,
+                            entry_bytes=self.entry_bytes,
+                            asked=self.asked,
+                        )
                     sinks[value].add(part)
             for sink in sinks.values():
                 sink.finish()
@@ -168,76 +182,72 @@ class Sink:
                 sink.close()
         return Message(partition, sum(s.rows for s in sinks.values()), len(sinks), query)
 
-    def publish(self, messages: Sequence[Message | None], token: Token) -> None:
-        """On the driver: write the staged rows, shard by shard, in the order of partitions."""
-        staged = _by_shard(messages)
-        if not staged:
+    def publish(
+        self, messages: Sequence[Message | None], token: Token, table: weir.Table | None = None
+    ) -> None:
+        """On the driver: write the staged rows, shard by shard, in the order of partitions.
+
+        `table`: the place's handle, if its record was read just now.
+        """
+        if not any(m.staged for m in messages if m) and self.statement_id is None:
             return
-        core = self.place.current().core
-        if self.statement is not None:
-            routing = max(m.routing for m in messages if m and m.staged)
-            read = Statement(Snapshot.from_json(self.statement), token, self.entry_bytes)
-            read.publish(core, staged, routing)
-            remove_staged(core, [part for parts in staged.values() for part in parts])
+        # Not just the handle of this process: its table may have been dropped and created again.
+        core = (table or self.place.current()).core
+        read = None if self.statement is None else RoutedSnapshot.from_json(self.statement)
+        staged = by_shard(
+            core, _files(messages), self.job, read=None if read is None else read.routing
+        )
+        if read is not None and self.statement_id is not None:
+            named = NamedStatement(core, self.statement_id)
+            named.publish(
+                self.place.writers(),
+                staged,
+                read,
+                inserts=self.inserts,
+                entry_bytes=self.entry_bytes,
+            )
+            _remove(core, staged, messages)
             return
-        files = [part for parts in staged.values() for part in parts]
-        if any(m.routing != core.record.routing_version for m in messages if m and m.staged):
-            self._publish_rerouted(core, files, token)
-            remove_staged(core, files)
-            return
-
-        def one(item: tuple[Value, list[Staged]]) -> None:
-            value, parts = item
-            sink = self._sink(core, value, token, self.entry_bytes)
-            try:
-                for part in parts:
-                    for batch in read_staged(core, part):
-                        sink.add(batch)
-                sink.finish()
-            finally:
-                sink.close()
-
-        core.env.threads.map(one, list(staged.items()), workers=WORKERS)
-        remove_staged(core, files)
-
-    def _publish_rerouted(self, core: Core, files: Sequence[Staged], token: Token) -> None:
-        """Route the rows again: the table was resharded since they were staged."""
-        sinks: dict[Value, ShardSink] = {}
-        # A write that depends on existing rows is one entry, whatever its size.
-        limit = self.entry_bytes if self.asked else min(self.entry_bytes, REROUTED_BYTES)
-        try:
-            for file in files:
-                for batch in read_staged(core, file):
-                    for value, part in core.router.split(batch):
-                        if value not in sinks:
-                            sinks[value] = self._sink(core, value, token, limit)
-                        sinks[value].add(part)
-            for sink in sinks.values():
-                sink.finish()
-        finally:
-            for sink in sinks.values():
-                sink.close()
-
-    def _sink(self, core: Core, value: Value, token: Token, limit: int) -> ShardSink:
-        return ShardSink(core, value, token, entry_bytes=limit, asked=self.asked)
+        publish(
+            self.place.writers(),
+            staged,
+            token,
+            entry_bytes=self.entry_bytes,
+            asked=self.asked,
+            statement=None if read is None else Statement(read.snapshot, token, self.inserts),
+        )
+        _remove(core, staged, messages)
 
     def replace(self, messages: Sequence[Message | None]) -> None:
         """On the driver: replace everything the table held by the staged rows."""
         from weir.spark.overwrite import overwrite
 
-        staged = _by_shard(messages)
-        table = self.place.open()
-        overwrite(table, staged, self.job)
-        remove_staged(table.core, [part for parts in staged.values() for part in parts])
+        core = self.place.current().core
+        staged = by_shard(core, _files(messages), self.job, read=None)
+        overwrite(core, staged, self.job)
+        _remove(core, staged, messages)
 
 
-def _by_shard(messages: Sequence[Message | None]) -> dict[Value, list[Staged]]:
-    """The staged files of each shard, in the order of partitions."""
-    staged: dict[Value, list[Staged]] = {}
-    for message in sorted((m for m in messages if m), key=lambda m: m.partition):
-        for part in message.staged:
-            staged.setdefault(part.value, []).append(part)
-    return staged
+def _require_named(core: Core, statement_id: str, statement: str | None) -> None:
+    """`InvalidInput` for an empty id, and for one of a write that reads nothing of its target."""
+    NamedStatement(core, statement_id)
+    if statement is None:
+        raise InvalidInput(
+            f"{core.uri}: option statementId has no effect on INSERT and other plain writes, and a"
+            " rerun would write its rows again; it is for UPDATE, DELETE and MERGE. Give the write"
+            " the options appId and txnVersion instead: a rerun with the same two changes nothing"
+        )
+
+
+def _files(messages: Sequence[Message | None]) -> list[tuple[int, Sequence[Staged]]]:
+    return [(message.partition, message.staged) for message in messages if message]
+
+
+def _remove(core: Core, staged: StagedRows, messages: Sequence[Message | None]) -> None:
+    """Delete what the tasks staged, and what was staged again."""
+    files = {file.path: file for files in staged.values() for file in files}
+    files |= {file.path: file for message in messages if message for file in message.staged}
+    remove_staged(core, list(files.values()))
 
 
 class OverwriteWriter(DataSourceArrowWriter):
@@ -302,7 +312,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if any(m is not None and m.staged for m in messages):
                 raise InvalidInput("Spark passed no query id to this stream; set the option appId")
             return
-        self._sink.publish(messages, Token(app, batchId))
+        # Spark made this writer in this process just now, and so its table's record was read.
+        self._sink.publish(messages, Token(app, batchId), self._sink.place.open())
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Nothing to undo: the batch is replayed, or nothing refers to the files it staged."""
@@ -345,10 +356,12 @@ def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWrit
     if not flag(options, "overwrite"):
         raise InvalidInput(
             "mode overwrite replaces every row of the table, and must be confirmed:"
-            ' .mode("overwrite").option("overwrite", "true"). Or use'
+            ' .mode("overwrite").option("overwrite", "true"), in SQL INSERT OVERWRITE t WITH'
+            " ('overwrite' = 'true') SELECT ... . Or use"
             " weir.spark.bulk_load(df, uri, replace=True). To upsert by key, use mode append"
         )
-    for name in ("deleteColumn", "appId", "txnVersion", "weir.write", "when"):
+    options = canonical_options(options)  # Delta's names are refused as well
+    for name in ("deleteColumn", "appId", "statementId", "txnVersion", "weir.write", "when"):
         if name.lower() in options:
             raise InvalidInput(
                 f"option {name} cannot be combined with mode overwrite; leave it out"

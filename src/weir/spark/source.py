@@ -9,6 +9,7 @@ A DataFrame reads one snapshot for its whole life: it is resolved once, when par
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -21,17 +22,19 @@ from pyspark.sql.types import StructType
 import weir
 from weir.errors import CheckpointNotFound, InvalidInput, MissingEntry, SnapshotExpired
 from weir.lake.filters import filter_columns
+from weir.merge.projection import Projection
 from weir.read import parts
 from weir.read.parts import Part as PartOf
 from weir.read.reader import SnapshotReader
-from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snapshot
+from weir.read.snapshot import Freshness, Snapshot, check_freshness
 from weir.records.checkpoints import Checkpoint
 from weir.spark.failures import without_traceback
 from weir.spark.feed_schema import IMAGES, feed_schema, wants_images, wants_metadata
+from weir.spark.moments import in_utc
 from weir.spark.options import BETWEEN, FEED, READ, canonical_options, check_options
 from weir.spark.places import Place, names, number
-from weir.spark.types import arrow_schema, spark_schema, to_spark
-from weir.upkeep import checkpoint as checkpoints
+from weir.spark.snapshots import RoutedSnapshot
+from weir.spark.types import arrow_schema, require_typed, spark_schema, to_spark
 
 SPLIT_ROWS: Final = 1_000_000
 """Target number of base rows in one partition."""
@@ -61,25 +64,18 @@ def plan(
     split_rows: int = SPLIT_ROWS,
 ) -> list[Part]:
     """A snapshot of the table as partitions: shares of the base's fragments, and shards."""
-    check_freshness(freshness)
-    if checkpoint is None:
-        snapshot = table.snapshot(freshness)
-    else:
-        pinned = checkpoints.pinned(table.core, checkpoint)
-        assert pinned is not None, "a checkpoint was asked for"
-        snapshot = pinned_snapshot(table.core, pinned, freshness)
-    return parts_of(table, snapshot, split_rows=split_rows)
+    taken = RoutedSnapshot.take(table, freshness, checkpoint)
+    return parts_of(table, taken.snapshot, split_rows=split_rows)
 
 
 def parts_of(table: weir.Table, snapshot: Snapshot, *, split_rows: int = SPLIT_ROWS) -> list[Part]:
     """The partitions of one snapshot; planning it again gives the same ones."""
     base = table.core.base(snapshot.base_version)
-    text = snapshot.to_json()
+    read = {"table": str(table.core.record.table_id), "snapshot": snapshot.to_json()}
     return [
-        {"snapshot": text, "fragments": list(part.fragments)}
-        for part in parts.base_parts(base, split_rows)
+        {**read, "fragments": list(part.fragments)} for part in parts.base_parts(base, split_rows)
     ] + [
-        {"snapshot": text, "shards": [str(shard) for shard in part.shards]}
+        {**read, "shards": [str(shard) for shard in part.shards]}
         for part in parts.fresh_parts(snapshot, base)
     ]
 
@@ -113,12 +109,28 @@ def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint |
     there = [c for c in table.checkpoints() if c.owner is None]
     older = [c for c in there if c.created <= moment]
     if not older:
-        first = f"the oldest is from {there[0].created:.0f}" if there else "it has none"
+        if there:
+            first = there[0]
+            name = f"VERSION AS OF {first.name!r}" if first.name else f"its id is {first.id}"
+            nearest = f"the nearest is from {_moment(first.created)} ({name})"
+        else:
+            nearest = "it has none"
         raise CheckpointNotFound(
-            f"{table.uri} has no checkpoint from {moment:.0f} (seconds since 1970) or before;"
-            f" {first}. Only checkpoints keep old versions; create one with table.checkpoint"
+            f"{table.uri} has no checkpoint from {_moment(moment)} or before; {nearest}. Only"
+            " checkpoints keep old versions; create one with table.checkpoint"
         )
     return older[-1]
+
+
+def _moment(seconds: float) -> str:
+    """A time for people; the zone of the session is not known here."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(sep=" ", timespec="seconds")
+
+
+def asked_snapshot(table: weir.Table, options: Mapping[str, str]) -> RoutedSnapshot:
+    """The snapshot that the options of a read ask for."""
+    freshness = check_freshness(options.get("freshness", "durable"))
+    return RoutedSnapshot.take(table, freshness, checkpoint_of(table, options))
 
 
 def columns_at(table: weir.Table, options: Mapping[str, str]) -> pa.Schema:
@@ -143,8 +155,8 @@ def check_times(filter: str | None, schema: pa.Schema, zone: str | None) -> None
             raise InvalidInput(
                 f"the filter has the time {literal!r} without an offset: Spark reads it in the"
                 f" session's time zone ({zone or 'unknown to a data source'}), Lance in UTC. Write"
-                f" '{literal}+00:00' or the offset you mean, set the option timeZone to UTC, or"
-                " filter the DataFrame in Spark"
+                f" timestamp {in_utc(literal)!r} or the offset you mean, set the option timeZone to"
+                " UTC, or filter the DataFrame in Spark"
             )
 
 
@@ -160,29 +172,29 @@ class WeirReader(DataSourceReader):
         if wants_metadata(options):
             raise InvalidInput("metadataColumns belong to the change feed: use readStream")
         check_options(options, READ, "a read of weir")
+        Projection.of(schema.fieldNames())  # of no column Arrow would count no rows
         self._place = Place.of(options)
+        require_typed(schema, lambda: columns_at(self._place.current(), options))
         self._schema = schema
         self._filter = options.get("filter")
+        self._pushed: str | None = None
+        """What Spark's own filters are to Lance."""
         self._zone = options.get("timezone")
-        self._freshness = check_freshness(options.get("freshness", "durable"))
+        check_freshness(options.get("freshness", "durable"))
         self._options = dict(options)
         self._split = number(options, "splitRows") or SPLIT_ROWS
+        self._limit = number(options, "weir.limit", least=0)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions of a snapshot, which is resolved here, once."""
         table = self._place.current()
         check_times(self._filter, table.schema, self._zone)
         told = self._options.get("weir.snapshot")
-        if told is not None:
-            # From a statement that will write: it carries this same snapshot (P-7).
-            parts = parts_of(table, Snapshot.from_json(told), split_rows=self._split)
-        else:
-            parts = plan(
-                table,
-                freshness=self._freshness,
-                checkpoint=checkpoint_of(table, self._options),
-                split_rows=self._split,
-            )
+        # By name: the snapshot of the whole statement, which may read the table several times.
+        taken = (
+            asked_snapshot(table, self._options) if told is None else RoutedSnapshot.from_json(told)
+        )
+        parts = parts_of(table, taken.snapshot, split_rows=self._split)
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -190,7 +202,22 @@ class WeirReader(DataSourceReader):
         if partition.value is None:
             return
         target = arrow_schema(self._schema)
-        table = self._place.open()
-        columns = target.names or table.schema.names[:1]
-        rows = read_part(table, partition.value, columns=columns, filter=self._filter)
-        yield from without_traceback(to_spark(batch, target) for batch in rows)
+        table = self._place.planned(partition.value["table"])
+        wanted = [f"({text})" for text in (self._filter, self._pushed) if text is not None]
+        filter = " AND ".join(wanted) or None
+        rows = read_part(table, partition.value, columns=target.names, filter=filter)
+        yield from without_traceback(
+            to_spark(batch, target) for batch in _at_most(rows, self._limit)
+        )
+
+
+def _at_most(rows: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows; no more than `limit`, and nothing is read beyond them."""
+    if limit is None:
+        yield from rows
+        return
+    for batch in rows if limit else ():
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+        if limit <= 0:
+            return

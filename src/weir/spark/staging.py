@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
@@ -16,7 +17,10 @@ from weir.errors import MissingEntry, StoreError
 from weir.format import paths
 from weir.format.sharding import Value
 from weir.routing.core import Core
-from weir.store.api import ObjectMissing
+from weir.store.api import ObjectMissing, put_new
+
+RESTAGED_BYTES: Final = 32 << 20
+"""Bytes of one shard's rows in a file that the driver stages again: it holds all shards at once."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Staged:
     value: Value
     path: str
     rows: int
+    routing: int
+    """The routing by which `value` was found: under another one the shard has other rows."""
 
 
 class Stage:
@@ -33,6 +39,8 @@ class Stage:
 
     def __init__(self, core: Core, job: str, partition: int, *, limit: int) -> None:
         self._core = core
+        self._record = core.record  # kept: the handle's may be refreshed while rows come
+        self._router = core.router
         self._job = job
         self._partition = partition
         self._limit = limit
@@ -42,7 +50,7 @@ class Stage:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows in and split them by shard."""
-        for value, rows in self._core.router.split(batch):
+        for value, rows in self._router.split(batch):
             self._held.setdefault(value, []).append(rows)
             self._bytes[value] = self._bytes.get(value, 0) + rows.nbytes
             if self._bytes[value] >= self._limit:
@@ -63,8 +71,18 @@ class Stage:
                 writer.write_batch(batch)
         name = f"{self._partition:06d}-{self._core.env.new_id().hex}"
         path = paths.staged_path(self._job, name)
-        self._core.store.put_if_absent(path, memoryview(sink.getvalue()).cast("B"))
-        self._files.append(Staged(value, path, sum(batch.num_rows for batch in batches)))
+        put_new(self._core.store, path, memoryview(sink.getvalue()).cast("B"))
+        rows = sum(batch.num_rows for batch in batches)
+        self._files.append(Staged(value, path, rows, self._record.routing_version))
+
+
+def restage(core: Core, files: Sequence[Staged], job: str, partition: int) -> list[Staged]:
+    """Stage the rows of a task again, by the current routing."""
+    stage = Stage(core, job, partition, limit=RESTAGED_BYTES)
+    for file in files:
+        for batch in read_staged(core, file):
+            stage.add(batch)
+    return stage.finish()
 
 
 def read_staged(core: Core, staged: Staged) -> Iterator[pa.RecordBatch]:

@@ -1,19 +1,20 @@
 """SQL statements that read rows and write them back: no update is lost between the two.
 
 Keeps
-  P-7  a statement carries the snapshot it read. The writer of a shard claims it first, and then
-       reads everything that was written to it since: if one of the statement's keys occurs there,
-       the whole statement is refused on that shard. All shards are claimed and checked before the
-       first is written
+  P-7  a statement carries the snapshot it read, and the routing of that time; another routing is a
+       conflict. The writer of a shard claims it first, and then reads everything that was written
+       to it since: if one of the statement's keys occurs there, the whole statement is refused on
+       that shard. All shards are claimed and checked before the first is written
 Within one statement a put of a key beats a delete of it (keys may be swapped). Two puts of one key
-are refused: which of them would stay is left to chance.
+are refused: which of them would stay is left to chance. So is a put at a key whose row the
+statement did not read as its own: that row would be lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 from uuid import UUID
 
 import numpy as np
@@ -26,15 +27,18 @@ from weir.format.schema import TOMBSTONE
 from weir.format.sharding import Value
 from weir.keys.keyset import KeySet
 from weir.lake.base import history
+from weir.lake.base.fold_commit import LOAD
 from weir.lake.pylance_lake import PylanceLake
+from weir.log.intake import key_table
 from weir.log.tailer import WalTailer
+from weir.merge.merge import merge_lookup
+from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Snapshot
-from weir.routing.core import CONCURRENCY, Core
-from weir.spark.shard_sink import ShardSink, Token
-from weir.spark.staging import Staged, read_staged
+from weir.routing.core import Core
+from weir.spark.shard_sink import Token
 
-LOADED = "weir.bulk"
-"""Property of base commits whose rows bypassed the logs."""
+LOOKUP_KEYS: Final = 10_000
+"""Keys looked up at once: the base is read once for so many, until it holds its keys in memory."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +47,9 @@ class Statement:
 
     snapshot: Snapshot
     token: Token
-    entry_bytes: int
-
-    def publish(self, core: Core, staged: dict[Value, list[Staged]], routing: int) -> None:
-        """Write the rows of every shard, or raise `CommitConflict` before the first is written.
-
-        If another writer takes a shard over between check and write, the shard is claimed and
-        checked again. Shards written before that stay: all or nothing holds for each shard.
-        """
-        if core.record.routing_version != routing:
-            raise self._conflict(core, "the table was resharded")
-        self._require_base(core)
-        shares = [_Share(core, value, parts, self) for value, parts in staged.items()]
-        try:
-            core.env.threads.map(_Share.prepare, shares, workers=CONCURRENCY)
-            core.env.threads.map(_Share.write, shares, workers=CONCURRENCY)
-        finally:
-            for share in shares:
-                share.close()
+    inserts: bool = False
+    """Each row that the statement changes is also marked as deleted, so that a key which it only
+    puts is meant to be a new one."""
 
     def require_unchanged(self, core: Core, shard: UUID, keys: KeySet) -> None:
         """`CommitConflict` when one of `keys` was written to the shard after the snapshot.
@@ -73,7 +62,7 @@ class Statement:
         if last <= after:
             return
         if log.floors().wal > after:
-            raise self._conflict(core, f"the log of shard {shard} was collected")
+            raise conflict(core, f"the log of shard {shard} was collected")
         own = (self.token.app, self.token.version)
         key = core.record.primary_key
         try:
@@ -82,56 +71,101 @@ class Statement:
                     continue
                 for batch in entry.batches:
                     changed = keys.find(pk_values(batch, key))
-                    if len(changed):
+                    if len(changed):  # guard: P-7 test_statement
                         row = batch.select(list(key)).slice(int(changed[0]), 1).to_pylist()[0]
-                        raise self._conflict(core, f"the row with {row} was written")
+                        raise conflict(core, f"the row with {row} was written")
         except (MissingEntry, SnapshotExpired) as gone:
-            raise self._conflict(core, f"the log of shard {shard} was collected ({gone})") from gone
+            raise conflict(core, f"the log of shard {shard} was collected ({gone})") from gone
 
-    def _require_base(self, core: Core) -> None:
-        """`CommitConflict` after a load or a restore: they change rows without the logs."""
+    def require_base(self, core: Core) -> None:
+        """`CommitConflict` after a load, a restore or a write of another program.
+
+        They change rows without the logs. What another program commits after this check is not
+        noticed: nothing that weir holds keeps it out of the base.
+        """
         lake = cast("PylanceLake", core.lake)
         try:
             for commit in history.commits(lake.datasets, after=self.snapshot.base_version):
-                if commit.is_restore or LOADED in commit.properties:
-                    what = "restored" if commit.is_restore else "loaded into"
-                    raise self._conflict(core, f"the table was {what} (version {commit.version})")
+                what = _past_the_logs(commit)
+                if what is not None:
+                    raise conflict(core, f"{what} (version {commit.version})")
         except SnapshotExpired as gone:
-            raise self._conflict(core, f"base versions were cleaned up ({gone})") from gone
+            raise conflict(core, f"base versions were cleaned up ({gone})") from gone
 
-    @staticmethod
-    def _conflict(core: Core, what: str) -> CommitConflict:
-        return CommitConflict(
-            f"{core.uri}: {what} after this statement read the table, so its result may be out of"
-            " date. Run the statement again"
-        )
+    def require_new(self, core: Core, value: Value, keys: Sequence[pa.RecordBatch]) -> None:
+        """`InvalidInput` when one of `keys` has a row in the snapshot."""
+        reader = SnapshotReader(core, self.snapshot)
+        routed = {route.shard for route in core.record.routing}
+        own = core.route(value)
+        # Shards outside the routing (native, sealed) may hold any key.
+        shards = [c.shard for c in self.snapshot.cuts if c.shard == own or c.shard not in routed]
+        levels = reader.levels(shards)
+        for batch in keys:
+            for start in range(0, batch.num_rows, LOOKUP_KEYS):
+                wanted = key_table(
+                    pa.Table.from_batches([batch.slice(start, LOOKUP_KEYS)]), reader.schema
+                )
+                found = merge_lookup(
+                    wanted,
+                    levels,
+                    reader.base,
+                    reader.schema,
+                    wanted.column_names,
+                    alive=reader.alive,
+                )
+                if found.num_rows:
+                    raise InvalidInput(
+                        f"{core.uri}: the statement puts a row at the key {found.to_pylist()[0]},"
+                        " which another row has that it does not change; delete that row first, or"
+                        " choose a key that is free. Nothing was written"
+                    )
 
 
-class _Share:
-    """The rows of one statement that belong to one shard."""
+def _past_the_logs(commit: history.Commit) -> str | None:
+    """What a commit of the base did to rows without the logs; None if it did nothing."""
+    if commit.is_restore:
+        return "the table was restored"
+    if LOAD in commit.properties:
+        return "the table was loaded into"
+    if commit.is_foreign_rows:  # guard: P-7 test_statement
+        return f"another program changed rows of the base by {commit.operation} of Lance"
+    return None
 
-    def __init__(
-        self, core: Core, value: Value, parts: Sequence[Staged], statement: Statement
-    ) -> None:
+
+def conflict(core: Core, what: str) -> CommitConflict:
+    """The error of a statement after whose read that happened."""
+    return CommitConflict(
+        f"{core.uri}: {what} after this statement read the table, so its result may be out of"
+        " date. Run the statement again"
+    )
+
+
+class ShardCheck:
+    """What one statement does to the keys of one shard. Memory holds the keys of its rows."""
+
+    def __init__(self, core: Core, value: Value, statement: Statement) -> None:
         self._core = core
-        self._parts = parts
         self._value = value
-        key = core.record.primary_key
-        dtype = pk_type(core.schema().key_schema, key)
-        self._puts = KeySet(dtype)
-        self._all = KeySet(dtype)
-        self._sink = ShardSink(
-            core, value, statement.token, entry_bytes=statement.entry_bytes, guard=self._guard
-        )
         self._statement = statement
+        self._key = list(core.record.primary_key)
+        dtype = pk_type(core.schema().key_schema, core.record.primary_key)
+        self._puts = KeySet(dtype)
+        self._deletes = KeySet(dtype)
+        self._all = KeySet(dtype)
 
-    def prepare(self) -> None:
-        """Collect the keys, claim the shard and check it. Memory holds the keys of its rows."""
-        key = self._core.record.primary_key
-        for batch in self._rows():
+    def collect(self, rows: Iterator[pa.RecordBatch]) -> pa.Schema | None:
+        """Take in the keys of all rows, and refuse those that one statement may not write.
+
+        Returns the columns of the rows; None if there are none.
+        """
+        put: list[pa.RecordBatch] = []
+        for batch in rows:
             deletes = _deletes(batch)
-            keys = pk_values(batch, key)
+            keys = pk_values(batch, self._key)
             self._all.add(keys)
+            self._deletes.add(keys.filter(deletes))
+            columns = batch.schema
+            put.append(batch.select(self._key).filter(pc.invert(deletes)))
             puts = keys.filter(pc.invert(deletes))
             known = self._puts.new(puts)
             twice = len(puts) != len(pc.unique(puts)) or (known is not None and not known.all())
@@ -141,31 +175,28 @@ class _Share:
                     " by key. Nothing was written"
                 )
             self._puts.add(puts)
-        self._sink.claim()
+        if self._statement.inserts:
+            fresh = [self._inserted(batch) for batch in put]
+            self._statement.require_new(self._core, self._value, [b for b in fresh if b.num_rows])
+        return columns if put else None
 
-    def write(self) -> None:
-        """Write the rows, without deletes of keys that the statement also puts."""
-        key = self._core.record.primary_key
-        for batch in self._rows():
-            deletes = _deletes(batch)
-            if deletes.true_count:
-                there = np.zeros(batch.num_rows, np.bool_)
-                there[self._puts.find(pk_values(batch, key))] = True
-                gone = pc.and_(deletes, pa.array(there))
-                batch = batch.filter(pc.invert(gone))  # noqa: PLW2901
-            if batch.num_rows:
-                self._sink.add(batch)
-        self._sink.finish()
+    def _inserted(self, put: pa.RecordBatch) -> pa.RecordBatch:
+        """The keys that the statement puts without changing a row of that key."""
+        fresh = self._deletes.new(pk_values(put, self._key))
+        return put if fresh is None else put.filter(pa.array(fresh))
 
-    def close(self) -> None:
-        """Release the shard."""
-        self._sink.close()
+    def written(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows without deletes of keys that the statement also puts."""
+        deletes = _deletes(batch)
+        if not deletes.true_count:
+            return batch
+        there = np.zeros(batch.num_rows, np.bool_)
+        there[self._puts.find(pk_values(batch, self._key))] = True
+        gone = pc.and_(deletes, pa.array(there))
+        return batch.filter(pc.invert(gone))  # guard: P-7 test_statement
 
-    def _rows(self) -> Iterator[pa.RecordBatch]:
-        for part in self._parts:
-            yield from read_staged(self._core, part)
-
-    def _guard(self, shard: UUID) -> None:
+    def guard(self, shard: UUID) -> None:
+        """`CommitConflict` when another writer changed one of the keys; see `Statement`."""
         self._statement.require_unchanged(self._core, shard, self._all)
 
 

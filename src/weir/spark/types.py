@@ -1,27 +1,36 @@
 """Convert between the types of the table and those of Spark.
 
 Spark has no vectors, no unsigned numbers, no half floats and no time finer than a microsecond. On
-the way out a column takes the nearest type that holds every value; on the way in it is cast back,
-and values that do not fit are refused.
+the way out a column takes the nearest type that holds its values; on the way in it is cast back.
+Values that do not fit are refused both ways: a statement that changes another column of a row reads
+the whole row and writes it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import NullType, StructField, StructType
 
 from weir.errors import InvalidInput, SchemaMismatch
 from weir.format.exact import cast_exactly, is_castable
-from weir.format.nested import as_type
+from weir.format.nested import Spot, convert
 from weir.format.schema import TOMBSTONE
+from weir.merge.projection import Projection
 from weir.spark.places import resolved
 
 _ZONE = "UTC"
 _DIGITS_MAX: Final = 38
+_UNTYPED: Final = (
+    "what leaves it out works: SELECT, INSERT and DELETE by name, a read by path with the option"
+    " columns, a stream by path with a schema, weir.spark.scan with columns, a write of a DataFrame"
+    " without it, which puts null. What needs whole rows (SELECT *, UPDATE, MERGE) does not: use"
+    " weir without Spark, or keep the value in another column, as text or bytes"
+)
 
 
 def portable(dtype: pa.DataType, name: str) -> pa.DataType:
@@ -65,16 +74,14 @@ def portable(dtype: pa.DataType, name: str) -> pa.DataType:
         or types.is_decimal256(dtype)
         or isinstance(dtype, pa.BaseExtensionType)
     ):
-        raise InvalidInput(
-            f"column {name!r} is {dtype}, which Spark has no type for; leave it out with the"
-            " option columns"
-        )
+        raise InvalidInput(f"column {name!r} is {dtype}, which Spark has no type for; {_UNTYPED}")
     return dtype
 
 
 def spark_schema(schema: pa.Schema, columns: Sequence[str] | None = None) -> StructType:
-    """The table's columns as Spark's types."""
-    wanted = schema.names if columns is None else [resolved(c, schema.names) for c in columns]
+    """The table's columns, or at least one of them, as Spark's types."""
+    asked = Projection.of(columns).names
+    wanted = schema.names if asked is None else [resolved(c, schema.names) for c in asked]
     for name in wanted:
         if name not in schema.names:
             raise InvalidInput(f"the table has no column {name!r}; it has {schema.names}")
@@ -84,13 +91,72 @@ def spark_schema(schema: pa.Schema, columns: Sequence[str] | None = None) -> Str
     return found
 
 
+def typed_columns(schema: pa.Schema) -> list[str]:
+    """The columns that Spark has a type for."""
+    return [field.name for field in schema if _has_type(field)]
+
+
+def _has_type(field: pa.Field) -> bool:
+    try:
+        portable(field.type, field.name)
+    except InvalidInput:
+        return False
+    return True
+
+
+def named_schema(schema: pa.Schema) -> StructType:
+    """The columns of a table by name; VOID for one that Spark has no type for.
+
+    A statement that leaves such a column out must work, and Spark asks for the columns before it
+    tells which of them it needs: `require_typed` refuses the others then.
+    """
+    known = typed_columns(schema)
+    typed = {field.name: field for field in spark_schema(schema, known)} if known else {}
+    return StructType(
+        [typed.get(f.name, StructField(f.name, NullType(), f.nullable)) for f in schema]
+    )
+
+
+def require_typed(read: StructType, schema: Callable[[], pa.Schema]) -> None:
+    """`InvalidInput` when a read needs a column of the table that Spark has no type for."""
+    void = [field.name for field in read if isinstance(field.dataType, NullType)]
+    if void:
+        spark_schema(schema(), void[:1])
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow shape in which Spark takes rows of `schema`."""
     return to_arrow_schema(schema, timezone=_ZONE)
 
 
+def require_storable(schema: StructType) -> None:
+    """`InvalidInput` for a column that would come back as another type, or without its clauses."""
+    for field in schema.fields:
+        for word, key in (("COMMENT", "comment"), ("DEFAULT", "CURRENT_DEFAULT")):
+            if key in field.metadata:
+                raise InvalidInput(
+                    f"column {field.name!r} has a {word}, which weir does not keep; leave it out"
+                )
+        told = field.dataType.simpleString()
+        try:
+            back = spark_schema(arrow_schema(StructType([field])))[field.name].dataType
+        except (PySparkException, InvalidInput):
+            back = None
+        if back is None or back.simpleString() != told:
+            raise InvalidInput(
+                f"column {field.name!r} is {told}, which weir has no type for; use another type"
+                " (STRING for CHAR, VARCHAR and collations), or cast it in the query"
+            )
+
+
 def to_spark(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """Rows of the table in the types that Spark expects."""
+    for name in target.names:
+        if name not in batch.schema.names:
+            raise SchemaMismatch(
+                f"column {name!r} was dropped or renamed since this query began; load the table"
+                " again"
+            )
     columns = [_cast(batch.column(field.name), field) for field in target]
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
@@ -100,13 +166,19 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         return column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    # A time is truncated to microseconds; everything else must fit.
-    safe = not pa.types.is_timestamp(field.type)
+    return convert(column, field.type, _cast_plain, Spot(field.name))
+
+
+def _cast_plain(column: pa.Array, want: pa.DataType, spot: Spot) -> pa.Array:
+    """Values that Spark holds exactly: what a query reads, it may write back (M-9)."""
     try:
-        return as_type(column, field.type, safe=safe)
+        return column.cast(want)
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(
-            f"column {field.name!r} cannot be read as {field.type}: {error}"
+            f"column {spot.path!r} is {column.type} and holds a value that Spark's {want} cannot"
+            f" hold ({error}); nothing is truncated, since the rows may be written back. Leave the"
+            " column out of the query, change such rows with a writer of weir, or keep the value in"
+            " a column that Spark can hold, such as nanoseconds as int64"
         ) from error
 
 
@@ -144,6 +216,8 @@ def check_written(
 
 def require_castable(name: str, have: pa.DataType, want: pa.DataType) -> None:
     """`SchemaMismatch` unless every value keeps its meaning: nothing is parsed (M-7)."""
+    if pa.types.is_null(have):  # of a column that Spark has no type for, too
+        return
     if not (have.equals(portable(want, name)) or is_castable(have, portable(want, name))):
         raise SchemaMismatch(
             f"column {name!r} is {have}, but {want} in the table; cast it in Spark: weir neither"

@@ -12,7 +12,6 @@ Keeps
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from weir.errors import StoreDenied
 from weir.store.open import normalize
 
 ALLOW = "weir_allow"
-"""Storage option: URI prefixes that records may lead to, separated by commas or spaces."""
+"""Storage option: URI prefixes that records may lead to, separated by commas."""
 
 
 def real_place(uri: str) -> str:
@@ -50,7 +49,7 @@ class Consent:
     def of(cls, root: str, storage_options: Mapping[str, str] | None) -> Consent:
         """The consent in the storage options; `InvalidInput` for a prefix that is not a URI."""
         given = {key.lower(): value for key, value in (storage_options or {}).items()}.get(ALLOW)
-        prefixes = re.split(r"[\s,]+", str(given or "").strip())
+        prefixes = [prefix.strip() for prefix in str(given or "").split(",")]
         return cls(root, tuple(normalize(p) for p in prefixes if p), given is not None)
 
     def covers(self, place: str) -> bool:
@@ -71,7 +70,7 @@ class Consent:
         """The error for a place that neither knows the table nor was allowed."""
         return StoreDenied(
             f"{self.root}: its records name {place}, {why}. weir does not read or write there"
-            f" without permission (G-13). If {place} is correct, allow it with the storage option"
+            f" without permission. If {place} is correct, allow it with the storage option"
             f" {ALLOW}={place} (--option on the command line)"
         )
 

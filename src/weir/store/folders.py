@@ -1,12 +1,11 @@
 """Folders of a local store: created, scanned and emptied only at their real location.
 
 Keeps
-  G-13 no symbolic link leads a listing, a write or a deletion out of its folder: not out of the
-       root, and not into another folder of it either, which would be another shard's. The location
-       is that of the open descriptor, not of the path, so nothing can change in between.
+  G-13 no symbolic link leads a read, a listing, a write or a deletion out of its folder: not out
+       of the root, and not into another folder of it either, which would be another shard's. The
+       location is that of the open descriptor, not of the path, so nothing can change in between.
   G-8  nothing is deleted from a folder while it is scanned
-The root itself may be a link: the caller that opens a store chose it. Reads of single objects
-follow links.
+The root itself may be a link: the caller that opens a store chose it.
 """
 
 # Paths stay text: pathlib would cost more than the system calls themselves.
@@ -44,11 +43,8 @@ class Folders:
         folders: list[str] = []
         objects: list[Meta] = []
         lead = folder + "/" if folder else ""
-        with (
-            self._opened(folder) as file,
-            _locked(file, fcntl.LOCK_SH),
-            os.scandir(file) as entries,
-        ):
+        with self._opened(folder) as file, os.scandir(file) as entries:
+            _lock(file, fcntl.LOCK_SH)  # before the first entry is read
             for entry in entries:
                 if TEMPORARY.search(entry.name):
                     continue
@@ -89,8 +85,10 @@ class Folders:
         """
         with self._opened(folder) as file:
             for name in names:
-                with _locked(file, fcntl.LOCK_EX), contextlib.suppress(FileNotFoundError):
+                _lock(file, fcntl.LOCK_EX)
+                with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=file)
+                _lock(file, fcntl.LOCK_UN)
 
     def drop_empty(self, folder: str) -> None:
         """Remove `folder` and the folders above it as long as they are empty."""
@@ -127,7 +125,7 @@ class Folders:
             os.close(file)
 
     def require_in(self, file: int, folder: str) -> None:
-        """Raise `StoreDenied` unless the open file, created in `folder`, is really there."""
+        """Raise `StoreDenied` unless the open file of `folder` is really there."""
         place = _place(file)
         if place is None:
             self._require(os.path.realpath(self._base + folder), folder)
@@ -140,14 +138,14 @@ class Folders:
             return
         # The first call, or the root was moved since.
         self._real = os.path.realpath(self._root).rstrip("/")
-        if found == (self._real + lead or "/"):
+        if found == (self._real + lead or "/"):  # guard: G-13 always test_inside_the_table
             return
         if found.endswith(_DELETED):
             raise FileNotFoundError(errno.ENOENT, "deleted while it was opened", folder)
         raise StoreDenied(
-            f"{self._base}{folder} is, or is below, a symbolic link to {found}. weir does not list,"
-            f" write or delete through links below {self._root}, because the target may belong to"
-            " another table (G-13). Replace the link with the folder itself, or remove it"
+            f"{self._base}{folder} is, or is below, a symbolic link to {found}. weir does not read,"
+            f" list, write or delete through links below {self._root}, because the target may"
+            " belong to another table. Replace the link with the folder itself, or remove it"
         )
 
 
@@ -160,20 +158,18 @@ def _place(file: int) -> str | None:
         return None
 
 
-@contextlib.contextmanager
-def _locked(file: int, kind: int) -> Iterator[None]:
-    """Hold a lock on an open folder; does nothing on a file system without locks."""
+def _lock(file: int, kind: int) -> None:
+    """Take or release the lock of an open folder, which is released with the folder at the latest;
+    does nothing on a file system without locks.
+
+    Not a context manager: after an interrupt that would release, when it is collected, the lock of
+    whatever has the number of the closed file by then.
+    """
     try:
         fcntl.flock(file, kind)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-        yield
-        return
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def meta_of(path: str, status: os.stat_result) -> Meta:

@@ -1,4 +1,7 @@
-"""Translation of obstore's exceptions; no other module interprets them."""
+"""Translation of obstore's exceptions; no other module interprets them.
+
+What a response means (`refusal`, `failure`) is decided here for Lance's requests, too.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,32 @@ import re
 
 from obstore import exceptions
 
-from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
+from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable, WeirError
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_BODY = re.compile(
+    r"(?:(Server returned non-2xx status code: \d{3}[^:<{]*|Server returned error response"
+    r"|with status:? \d{3}[^:<{]*)|<\?xml|<Error\b).*",
+    re.DOTALL,
+)
+"""From a response's body to the end of the text, since nothing marks where the body ends."""
+_QUERY = re.compile(r"(?<=\S)\?[\w%.~\-]+=[^\s)]*")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "specified bucket does not exist")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "MissingCredentials")
 _NEVER_SENT = ("ConnectionRefused", "dns error", "kind: Connect")
+_ADDRESS = re.compile(r"performing [A-Z]+ (https?://[A-Za-z0-9.\-_\[\]:]+)")
+_CAUSES = {
+    "dns error": "its name cannot be resolved",
+    "ConnectionRefused": "connection refused",
+    "UnknownIssuer": "its certificate is not trusted",
+    "certificate": "its certificate is not trusted",
+    "ConnectionReset": "connection reset",
+    "TimedOut": "timed out",
+    "kind: Timeout": "timed out",
+    "deadline has elapsed": "timed out",
+}
 _REDIRECTED = "redirect without LOCATION"
 _CREDENTIALS = {
     "ExpiredToken",
@@ -43,45 +64,24 @@ def translate(error: Exception, *, uri: str, path: str = "", write: bool = False
     it was applied.
     """
     text = str(error)
-    found = _STATUS.search(text)
-    status = int(found.group(1)) if found else None
     where = f"{uri}/{path}" if path else uri
-    if any(mark in text for mark in _NO_BUCKET):
-        bucket = uri.partition("://")[2].partition("/")[0]
-        return InvalidInput(f"{uri}: there is no bucket {bucket!r}; create it or correct the URI")
-    if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
-        return ObjectMissing(path)
-    if isinstance(error, exceptions.AlreadyExistsError):
-        if status == 409 and uri.startswith("s3:"):
-            return StoreError(
-                f"{where}: a concurrent request conflicted with this one (409); try again"
-            )
-        return ObjectExists(path)
-    if isinstance(error, exceptions.PreconditionError):
-        return ObjectExists(path)  # 412: weir's only condition is that no object exists
+    if not _says_no_bucket(text):
+        if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
+            return ObjectMissing(path)
+        if isinstance(error, exceptions.AlreadyExistsError):
+            if status_in(text) == 409 and uri.startswith("s3:"):
+                return StoreError(
+                    f"{where}: a concurrent request conflicted with this one (409); try again"
+                )
+            return ObjectExists(path)
+        if isinstance(error, exceptions.PreconditionError):
+            return ObjectExists(path)  # 412: weir's only condition is that no object exists
     denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
-    code = _CODE.search(text)
-    reason = f" ({code.group(1)})" if code else ""
-    # The response to a HEAD has no body with a code; S3 answers 400 when a token has expired.
-    refused = status == 400 and (code.group(1) in _CREDENTIALS if code else "HEAD" in text)
-    if denied or refused or status in (401, 403):
-        return StoreDenied(
-            f"{where}: access denied{reason}; check the credentials in storage_options or in the "
-            "environment"
-        )
-    if any(mark in text for mark in _NO_CREDENTIALS):
-        return StoreDenied(
-            f"{uri}: no credentials found; pass them in storage_options or in the environment"
-        )
-    if _REDIRECTED in text or status == 301:
-        return InvalidInput(
-            f"{where}: the store redirected the request; set the bucket's own region or endpoint in"
-            " storage_options"
-        )
-    if isinstance(error, exceptions.NotSupportedError | NotImplementedError) or status == 501:
-        return StoreUnsuitable(
-            f"{where}: the store does not support this operation; use another store"
-        )
+    refused = refusal(text, where=where, uri=uri, denied=denied)
+    if refused is not None:
+        return refused
+    if isinstance(error, exceptions.NotSupportedError | NotImplementedError):
+        return _unsupported(where)
     if isinstance(
         error, exceptions.InvalidPathError | exceptions.UnknownConfigurationKeyError | ValueError
     ):
@@ -91,22 +91,91 @@ def translate(error: Exception, *, uri: str, path: str = "", write: bool = False
             f"{uri}: no request could be made for this endpoint; a plain http:// endpoint needs "
             "allow_http='true' in storage_options"
         )
-    return _failed(text, status, where, write=write)
+    return failure(text, where, write=write)
 
 
-def _failed(text: str, status: int | None, where: str, *, write: bool) -> StoreError:
-    """GenericError, JoinError, NotModifiedError and OSError, distinguished by their status."""
+def status_in(text: str) -> int | None:
+    """The status of the response that the text of an error quotes."""
+    found = _STATUS.search(text)
+    return int(found.group(1)) if found else None
+
+
+def refusal(
+    text: str, *, where: str, uri: str | None = None, denied: bool = False
+) -> WeirError | None:
+    """The error for a response that a retry does not change; None for any other text.
+
+    For errors of obstore and of Lance, whose texts quote responses alike. `where` begins the
+    message; `denied`: the error's class says so already.
+    """
+    status = status_in(text)
+    if _says_no_bucket(text):
+        bucket = "" if uri is None else repr(uri.partition("://")[2].partition("/")[0])
+        named = f"there is no bucket {bucket}" if bucket else "the bucket does not exist"
+        return InvalidInput(f"{uri or where}: {named}; create it or correct the URI")
+    if any(mark in text for mark in _NO_CREDENTIALS):  # whatever that address answered
+        return StoreDenied(
+            f"{uri or where}: no credentials found; pass them in storage_options or in the"
+            " environment"
+        )
+    code = _CODE.search(text)
+    # The response to a HEAD has no body with a code; S3 answers 400 when a token has expired.
+    refused = status == 400 and (code.group(1) in _CREDENTIALS if code else "HEAD" in text)
+    if denied or refused or status in (401, 403):
+        reason = f" ({code.group(1)})" if code else ""
+        return StoreDenied(
+            f"{where}: access denied{reason}; check the credentials in storage_options or in the "
+            "environment"
+        )
+    if _REDIRECTED in text or status == 301:
+        return InvalidInput(
+            f"{where}: the store redirected the request; set the bucket's own region or endpoint in"
+            " storage_options"
+        )
+    return _unsupported(where) if status == 501 else None
+
+
+def _says_no_bucket(text: str) -> bool:
+    return any(mark in text for mark in _NO_BUCKET)
+
+
+def _unsupported(where: str) -> StoreUnsuitable:
+    return StoreUnsuitable(f"{where}: the store does not support this operation; use another store")
+
+
+def failure(text: str, where: str, *, write: bool = False) -> StoreError:
+    """The error for a request that failed and may work later, distinguished by its status."""
+    status = status_in(text)
     # Azurite returns nothing for a range that begins at the very end, which obstore rejects.
     if status == 416 or "StartTooLarge" in text:
         return OutOfRange(f"{where}: no such range")
     code = _CODE.search(text)
-    said = f"status {status}" if status else "no answer"
+    said = f"status {status}" if status else _silence(text)
     what = f"{where}: the request failed with {said}" + (f" ({code.group(1)})" if code else "")
     # 3xx: redirected, as S3 does for a while with requests for a new bucket (307).
     refused = status is not None and 300 <= status < 500 and status != 408
     if write and not refused and not any(mark in text for mark in _NEVER_SENT):
         return LostAnswer(what + "; the write may still have been applied")
     return StoreError(what + "; the same call may work later")
+
+
+def _silence(text: str) -> str:
+    """Which address did not answer, and why as far as that is known; no part of a path or query."""
+    asked = _ADDRESS.search(text)
+    causes = [words for mark, words in _CAUSES.items() if mark in text]
+    return (
+        "no answer"
+        + (f" from {asked.group(1)}" if asked else "")
+        + "".join(f": {words}" for words in causes[:1])
+    )
+
+
+def without_body(text: str) -> str:
+    """An error's text without the body of the response that it quotes, except for its code, and
+    without the queries of URLs: S3 repeats the session token in a body, a SAS is in a query."""
+    code = _CODE.search(text)
+    reason = f" ({code.group(1)})" if code else ""
+    return _QUERY.sub("", _BODY.sub(lambda found: (found.group(1) or "") + reason, text))
 
 
 def headline(error: Exception) -> str:

@@ -67,8 +67,10 @@ _CLIENT = {
 """Options of the HTTP client. They are passed apart from the store's: given any client option,
 obstore ignores those in the configuration of a GCS store (0.12.1)."""
 _ADDRESS = re.compile(
-    r"https?://[A-Za-z0-9.\-_]+(:\d+)?(/[^\s?#]*)?|https?://\[[0-9a-fA-F:]+\](:\d+)?/?"
+    r"https?://[A-Za-z0-9.\-_]+(?P<port>:\d+)?(/[^\s?#]*)?"
+    r"|https?://\[[0-9a-fA-F:]+\](?P<port6>:\d+)?/?"
 )
+_LAST_PORT = 65_535
 
 _RUNTIME: dict[str, ForkGuard] = {}
 """The process of obstore's threads, once it was used: in a forked child every call would hang."""
@@ -100,7 +102,7 @@ class ObjStore:
         if "aws_allow_http" in options:
             client["allow_http"] = options.pop("aws_allow_http")
         for key, value in options.items():
-            if key.endswith(("endpoint", "base_url")) and not _ADDRESS.fullmatch(value):
+            if key.endswith(("endpoint", "base_url")) and not _is_address(value):
                 # obstore would panic at the first request.
                 raise InvalidInput(
                     f"{self._uri}: the storage option {key!r} is not a valid address; write it as"
@@ -306,6 +308,11 @@ def _belongs(key: str, scheme: str) -> bool:
         return True
     check_option(key)
     return False
+
+
+def _is_address(text: str) -> bool:
+    port = _ADDRESS.fullmatch(text)
+    return port is not None and int((port["port"] or port["port6"] or ":1")[1:]) <= _LAST_PORT
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from weir.env import SYSTEM, Env
-from weir.errors import CorruptEntry, InvalidInput
+from weir.errors import InvalidInput
 from weir.store.api import Store
 from weir.store.local import LocalStore
 from weir.store.memory import MemoryStore
@@ -21,6 +21,9 @@ _AUTHORITY = re.compile(r"[A-Za-z0-9._\-]+(@[A-Za-z0-9.\-]+)?")
 _DOTS = re.compile(r"(\.|%2e){1,2}", re.IGNORECASE)
 
 SCHEMES = ("file", "memory", "s3", "gs", "az", "abfss")
+
+_HADOOP = {"s3a": "s3", "s3n": "s3"}
+_HADOOP_FILE = re.compile(r"file:/(?!/)", re.IGNORECASE)
 
 FSYNC = "weir_fsync"
 """Local files: 'true' syncs file and folders on every write; `weir.store.local` states the cost."""
@@ -45,16 +48,20 @@ _TO_LANCE = {
 def normalize(uri: str) -> str:
     """The spelling weir keeps: an absolute path, or `scheme://bucket/prefix` without a last slash.
 
+    Hadoop's `file:/path`, `s3a://` and `s3n://` are understood, too.
     Raises `InvalidInput` for an unknown scheme, a missing bucket, or credentials in the URI.
     """
     if not uri or "\x00" in uri:
         raise InvalidInput(
             "the URI is empty or holds a NUL; give a path or an s3://, gs://, az:// URI"
         )
+    if _HADOOP_FILE.match(uri):
+        uri = "file://" + uri[len("file:") :]
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return os.path.abspath(os.path.expanduser(uri))  # noqa: PTH100, PTH111 (keep symlinks)
     scheme = scheme.lower()
+    scheme = _HADOOP.get(scheme, scheme)
     if scheme not in SCHEMES:
         known = ", ".join(name + "://" for name in SCHEMES)
         raise InvalidInput(f"unknown scheme {scheme!r}; weir knows local paths and {known}")
@@ -92,41 +99,53 @@ def normalize(uri: str) -> str:
     return f"{scheme}://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
 
 
-def recorded(value: object, path: str) -> str:
-    """A URI found in the record at `path`; `CorruptEntry` unless it is spelled as weir writes it.
+def require_recorded(*uris: str | None) -> None:
+    """`ValueError` unless each URI of a record is spelled as weir writes it.
 
     A relative path, or one that must be resolved or decoded first, would name another place in
     every process. Credentials are sent to the services named by `storage_options` or the
     environment, never to a host that a record names (G-13).
     """
+    for uri in uris:
+        if uri is not None and not is_normal(uri):  # guard: G-13 test_inside_the_table
+            raise ValueError(f"{uri!r} is not an absolute, normalized URI as weir writes it")
+
+
+def is_normal(uri: str) -> bool:
+    """True for a URI that weir can open, and spells like this."""
     try:
-        if isinstance(value, str) and normalize(value) == value:
-            return value
+        return normalize(uri) == uri
     except InvalidInput:
-        pass
-    raise CorruptEntry(
-        f"{path} holds {value!r}, which is not an absolute, normalized URI as weir writes it."
-        " Restore the object from a copy of the table, and find out what else writes there"
-    )
+        return False
 
 
 def open_store(
-    uri: str, storage_options: Mapping[str, str] | None = None, *, env: Env = SYSTEM
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    env: Env = SYSTEM,
+    must_exist: bool = False,
 ) -> Store:
     """The store at that URI. Sends no request: a wrong bucket or key shows at the first call.
 
     `storage_options` takes obstore's and Lance's spellings; options of other kinds of store are
     ignored (one set may serve a table and its WAL store). Missing options come from the environment
-    (AWS_*, GOOGLE_*, AZURE_*). Raises `InvalidInput` naming an unknown option or scheme.
+    (AWS_*, GOOGLE_*, AZURE_*). `must_exist`: a local folder is never created, and while it is gone
+    every request fails (`RootMissing`); object stores have no folders. Raises `InvalidInput` naming
+    an unknown option or scheme.
     """
     if env.places is not None:
         found: Store = env.places.store(normalize(uri))
         return found
-    return RetryingStore(open_bare(uri, storage_options, env=env), env)
+    return RetryingStore(open_bare(uri, storage_options, env=env, must_exist=must_exist), env)
 
 
 def open_bare(
-    uri: str, storage_options: Mapping[str, str] | None = None, *, env: Env = SYSTEM
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    env: Env = SYSTEM,
+    must_exist: bool = False,
 ) -> Store:
     """Like `open_store`, without the retries around it."""
     place = normalize(uri)
@@ -139,7 +158,7 @@ def open_bare(
             if key not in _LANCE_ONLY:
                 check_option(_TO_OBSTORE.get(key, key))
         if scheme == "file":
-            return LocalStore(place, fsync=fsync, env=env)
+            return LocalStore(place, fsync=fsync, must_exist=must_exist, env=env)
         name, _, prefix = place.partition("://")[2].partition("/")
         return MemoryStore(name, prefix, env=env)
     config = {

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -129,6 +130,12 @@ class FaultStore:
         self._crashed = False
         for fault in plan:
             self.add(fault)
+
+    def around(self, inner: Store) -> FaultStore:
+        """Another store, such as a folder of this one, under the same faults and in one log."""
+        other = copy(self)
+        other.inner = inner
+        return other
 
     @property
     def plan(self) -> list[Fault]:

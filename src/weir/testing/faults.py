@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from weir.env import Env
+from weir.env import Bell, Env, Latch
 
 WRITES = frozenset({"put_if_absent", "put", "put_parts", "delete"})
 # fmt: off
@@ -78,31 +78,28 @@ class Held:
 
 
 class Gate:
-    """A point where callers wait until the test lets them go on."""
+    """A point where callers wait until the test lets them go on. One thread waits for callers."""
 
     def __init__(self, env: Env) -> None:
-        self._changed = env.threads.condition()
+        self._arrived = Bell(env.threads)
+        self._released = Latch(env.threads)
+        self._lock = env.threads.lock()
         self._reached = 0
-        self._open = False
 
     def wait_reached(self, calls: int = 1, timeout: float = 10.0) -> None:
         """Return once `calls` calls have arrived; `AssertionError` if they never do."""
-        with self._changed:
-            while self._reached < calls:
-                assert self._changed.wait(timeout), (
-                    f"{self._reached} of {calls} calls reached the gate; no other in {timeout:g} s"
-                )
+        while self._reached < calls:
+            assert self._arrived.wait(timeout), (
+                f"{self._reached} of {calls} calls reached the gate; no other in {timeout:g} s"
+            )
 
     def release(self) -> None:
         """Let all callers continue, including later ones."""
-        with self._changed:
-            self._open = True
-            self._changed.notify_all()
+        self._released.open()
 
     def pass_through(self, timeout: float = 60.0) -> None:
         """Wait for the release; called by the store."""
-        with self._changed:
+        with self._lock:
             self._reached += 1
-            self._changed.notify_all()
-            while not self._open:
-                assert self._changed.wait(timeout), f"the gate was not released in {timeout:g} s"
+        self._arrived.ring()
+        assert self._released.wait(timeout), f"the gate was not released in {timeout:g} s"

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weir.env import SYSTEM, Env
+from weir.format.paths import is_log_folder
 from weir.store.api import Store
 from weir.store.open import normalize, open_bare
 from weir.store.retry import RetryingStore, RetryPolicy
@@ -41,11 +42,19 @@ class FaultyStores:
         """Pass it to `weir.create`, `weir.open` or `weir.enable`."""
 
     def at(self, uri: str) -> FaultStore:
-        """The store at that URI (a table's, or a `wal_uri`), on which to set faults."""
+        """The store at that URI (a table's, or a `wal_uri`), on which to set faults.
+
+        Those of a `wal_uri` hold for the folders of logs in it.
+        """
         place = normalize(uri)
+        above, _, name = place.rpartition("/")
+        is_folder = is_log_folder(name)
+        root = self.at(above) if is_folder else None
         with self._lock:
             if place not in self._stores:
-                self._stores[place] = FaultStore(open_bare(place, self._options), env=self.env)
+                bare = open_bare(place, self._options, must_exist=is_folder)
+                made = FaultStore(bare, env=self.env) if root is None else root.around(bare)
+                self._stores[place] = made
             return self._stores[place]
 
     def store(self, uri: str) -> Store:

@@ -8,9 +8,9 @@ Run as a program (`python -m weir.testing.seaweed`) it prints one line of JSON, 
 storage options, and serves until its standard input is closed.
 """
 
+from __future__ import annotations
+
 import contextlib
-import hashlib
-import hmac
 import http.client
 import json
 import os
@@ -21,10 +21,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import IO, ClassVar, Self
+from typing import IO, TYPE_CHECKING, ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.store import S3Store
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
 
 _REGION = "us-east-1"
 _PORTS = (
@@ -141,9 +148,9 @@ class SeaweedServer:
 
     def make_bucket(self, name: str) -> str:
         """Create bucket `name` unless it is there, and return its URI, `s3://name`."""
-        status, body = self._request("PUT", f"/{name}")
-        if status not in (200, 409):
-            raise RuntimeError(f"cannot create bucket {name}: {status} {body[:500]!r}")
+        status = self._request("PUT", name)
+        if status not in (http.HTTPStatus.OK, http.HTTPStatus.CONFLICT):
+            raise RuntimeError(f"cannot create bucket {name}: status {status}")
         return f"s3://{name}"
 
     def __enter__(self) -> Self:
@@ -191,13 +198,14 @@ class SeaweedServer:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 return f"exited with status {self._process.returncode}"
-            # Signed: another program on the same port would not know the key.
+            # Signed: another program on the same port would not know the key. The bucket is not
+            # there, which only a server that accepted the key says.
             try:
-                status, _ = self._request("GET", "/")
+                status = self._request("GET", "no-such-bucket")
             except (OSError, http.client.HTTPException) as error:
                 last = repr(error)
             else:
-                if status == http.HTTPStatus.OK:
+                if status == http.HTTPStatus.NOT_FOUND:
                     return None
                 last = f"status {status}"
             time.sleep(_POLL_S)
@@ -208,32 +216,25 @@ class SeaweedServer:
         self._log.seek(0)
         return self._log.read()[-2000:].decode(errors="replace")
 
-    def _request(self, method: str, path: str) -> tuple[int, bytes]:
-        """One request without a body, signed with AWS signature version 4."""
-        host = f"127.0.0.1:{self._port}"
-        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        scope = f"{now[:8]}/{_REGION}/s3/aws4_request"
-        payload = hashlib.sha256(b"").hexdigest()
-        headers = {"host": host, "x-amz-content-sha256": payload, "x-amz-date": now}
-        signed = ";".join(headers)
-        canonical = "\n".join(
-            [method, path, "", *(f"{k}:{v}" for k, v in headers.items()), "", signed, payload]
-        )
-        digest = hashlib.sha256(canonical.encode()).hexdigest()
-        key = f"AWS4{self.secret_key}".encode()
-        for part in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{digest}"):
-            key = hmac.digest(key, part.encode(), "sha256")
-        headers["authorization"] = (
-            f"AWS4-HMAC-SHA256 Credential={self.access_key}/{scope},"
-            f"SignedHeaders={signed},Signature={key.hex()}"
-        )
-        connection = http.client.HTTPConnection(host, timeout=10)
+    def _request(self, method: Literal["GET", "PUT"], bucket: str) -> int:
+        """One request for a bucket, signed with our key; the status of its answer."""
+        store = S3Store(bucket, config=self._config(), client_options={"allow_http": True})
+        url = urlsplit(obstore.sign(store, method, "", timedelta(minutes=1)))
+        connection = http.client.HTTPConnection(url.netloc, timeout=10)
         try:
-            connection.request(method, path, headers=headers)
-            response = connection.getresponse()
-            return response.status, response.read()
+            connection.request(method, f"{url.path}?{url.query}")
+            return connection.getresponse().status
         finally:
             connection.close()
+
+    def _config(self) -> S3Config:
+        return {
+            "access_key_id": self.access_key,
+            "secret_access_key": self.secret_key,
+            "endpoint": f"http://127.0.0.1:{self._port}",
+            "region": _REGION,
+            "virtual_hosted_style_request": False,
+        }
 
 
 def _find_weed() -> str:

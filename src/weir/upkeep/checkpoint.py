@@ -6,8 +6,9 @@ few small objects; the pinned files are shared with the live table and protected
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 from weir.durations import Duration, seconds
@@ -17,11 +18,15 @@ from weir.records.checkpoints import (
     Checkpoint,
     Checkpoints,
     Ref,
+    Scope,
     check_name,
     require_whole,
 )
+from weir.records.cut import ShardCut
 from weir.routing.core import Core
+from weir.routing.shards import schema_for_writing
 from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make, versioned_lake
+from weir.upkeep.unfinished import require_settled
 
 __all__ = [
     "Checkpoint",
@@ -34,8 +39,6 @@ __all__ = [
     "pinned",
     "refresh",
 ]
-
-DELETE_ATTEMPTS: Final = 16
 
 
 def create(
@@ -52,30 +55,36 @@ def create(
     and the log up to it; nothing is flushed, no writer is disturbed. With `ttl` None it is kept
     until deleted. `name` is a label that several may share. The cut is per shard, at about five
     requests and the cost of a flush each; the base and the record take a dozen more.
+    `CommitConflict` while a restore is unfinished, `CorruptEntry` as `Core.base` does.
     """
     if scope not in ("all", "durable"):
         raise InvalidInput(f"scope must be 'all' or 'durable', not {scope!r}")
     check_name(name)
     lifetime = None if ttl is None else seconds(ttl, name="ttl")
-    if scope == "all":
-        return make(
-            core,
-            lambda: closed_pins(core),
-            scope="all",
-            lifetime=lifetime,
-            name=name,
-        )
-    return make(
-        core,
-        lambda: durable_pins(core),
-        scope="durable",
-        lifetime=lifetime,
-        name=name,
-    )
+    _mark_columns(core)
+
+    def pins() -> list[ShardCut]:
+        # After the base was read: a restore announces itself before it takes the base back, and
+        # changes the shards after that. So a base that stays the same was not taken back (K-11).
+        require_settled(core, "checkpoint")
+        return closed_pins(core) if scope == "all" else durable_pins(core)  # guard: K-2 always
+
+    return make(core, pins, scope=cast("Scope", scope), lifetime=lifetime, name=name)
+
+
+def _mark_columns(core: Core) -> None:
+    """K-11: a restore may stop at this version, and rows that were put to a column go on to be its
+    rows only if the column keeps its mark (`weir.format.schema`)."""
+    base = core.base()
+    if base.schema.unmarked:
+        require_settled(core, "checkpoint")
+        with suppress(InvalidInput):  # a column that no writer takes (F-15) has no such rows
+            schema_for_writing(core, base)  # guard: K-11 test_new_column_and_an_older_version
 
 
 def checkpoints(core: Core) -> list[Checkpoint]:
     """Every checkpoint, oldest first, including pins of clones. Needs no WAL store (S-5)."""
+    core.record_number()  # guard: C-16 test_drop
     return Checkpoints(core.store).all()
 
 
@@ -111,7 +120,7 @@ def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
     lifetime = None if ttl is None else seconds(ttl, name="ttl")
     store = core.store
     expires = None if lifetime is None else store.now() + lifetime
-    return Checkpoints(store).refresh(_ref(ref), expires=expires)
+    return Checkpoints(store).refresh(_ref(ref), expires=expires, env=core.env)
 
 
 def delete(core: Core, ref: Ref) -> None:
@@ -119,6 +128,7 @@ def delete(core: Core, ref: Ref) -> None:
 
     A clone's pin is deleted only by its id; the files the clone shares then lose their protection.
     """
+    core.record_number()  # C-16
     records = Checkpoints(core.store)
     target = _ref(ref)
     if isinstance(target, str):
@@ -126,7 +136,7 @@ def delete(core: Core, ref: Ref) -> None:
     else:
         ids = [target.id if isinstance(target, Checkpoint) else target]
     for id_ in ids:
-        for _ in range(DELETE_ATTEMPTS):
+        for _ in core.env.attempts():
             found = records.load(id_)
             if found is None or drop(core, found):
                 break

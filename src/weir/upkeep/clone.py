@@ -1,24 +1,26 @@
 """Makes a new table from a checkpoint of another: the base by reference, the rest copied.
 
 Steps, each idempotent; a retry runs them again (C-4):
-  1  find the checkpoint, or make a temporary one
+  1  probe the stores (S-8), find the checkpoint, or make a temporary one
   2  write the lineage at the destination: not ready, with the ids of the future pins (C-1, C-2)
   3  pin the moment in the parent, and in every table the parent shares files with (C-5), for a day
   4  copy SSTables and log entries, put the base beside them, write the shard manifests
   5  make the pins permanent
   6  write the table's record, then a lineage that says ready
-A crash before 5 leaves pins that expire; after it, pins whose clone never became ready, which
-collection reclaims (C-3).
+  7  narrow the pins to the base, or release those that are not needed (C-14)
+A crash before 5 leaves pins that expire; after it, pins that collection names until a retry
+finishes the clone or an operator releases it (C-3).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
-from uuid import UUID, uuid5
+from dataclasses import dataclass, field
+from typing import Final, Literal
+from uuid import UUID
+
+from msgspec.structs import replace
 
 from weir.env import Env
 from weir.errors import CheckpointNotFound, InvalidInput, WalStoreMismatch
@@ -26,39 +28,37 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
-from weir.log.stamp import (
-    name_table,
-    stamp_store_id,
-)
+from weir.log.wal_store import make_folder, require_no_table
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
 from weir.records.cut import ShardCut
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
+from weir.records.places import BESIDE_THE_DATA, LogPlace, append_place
 from weir.records.table import TableRecord, TableRecords
-from weir.records.wal_store import WalStoreRecord, append_record, latest_record
 from weir.routing.core import Core
-from weir.routing.former import former_routings
 from weir.routing.opening import open as open_core
 from weir.shard.tokens import Tokens, by_folder, merged
-from weir.store.api import ObjectExists, Store
+from weir.store.api import RootMissing, Store
 from weir.store.consent import same_place
 from weir.store.open import normalize, open_store
+from weir.store.probe import prove
 from weir.types import Position, Version
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.copying import (
     CopiedLog,
-    admit_log,
     copy_base,
     copy_by,
     copy_folder,
     copy_sstables,
     copy_wal,
     lost_prefix,
+    require_own_files,
 )
-from weir.upkeep.parents import detach, discard, give_up, reclaimable_pins, release_clone
+from weir.upkeep.parents import discard, release_clone, settle_pins
 from weir.upkeep.pinning import versioned_lake
 from weir.upkeep.tasks import Runner
+from weir.upkeep.unfinished import require_settled
 
-__all__ = ["clone", "detach", "discard", "give_up", "reclaimable_pins", "release_clone"]
+__all__ = ["clone", "discard", "release_clone"]
 
 logger = logging.getLogger("weir.upkeep")
 
@@ -76,11 +76,12 @@ class _CloneRun:
     source: Checkpoint
     uri: str
     store: Store
-    wal: Store
     wal_uri: str | None
     options: Mapping[str, str] = field(repr=False)
     accept_loss: bool
     engine: Literal["local"] | Runner
+    probed: Mapping[str, object]
+    """What its stores were found to keep, for the clone's record."""
 
 
 def clone(
@@ -97,13 +98,14 @@ def clone(
     """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
 
     The base is shared by reference, so a clone of any size costs a few small objects; its files
-    stay pinned in the parent until the clone no longer shares any of them (`detach`). Uncompacted
+    stay pinned in the parent until the clone no longer shares any of them (C-14). Uncompacted
     SSTables and the pinned part of the log are copied. The destination may be on another bucket or
     another kind of store; with `deep=True` the base is copied too and nothing is shared. Without
     `checkpoint` a temporary one of scope "durable" is made. Raises `InvalidInput` when the
     destination is taken or was begun as another clone; `MissingEntry` when rows of the checkpoint
-    were lost with a WAL store, unless `accept_loss` (recorded in the clone). Running it again after
-    a failure finishes it. `engine` copies the base of a deep clone.
+    were lost with a WAL store, unless `accept_loss` (recorded in the clone); `StoreUnsuitable` for
+    a destination or `wal_uri` without put-if-absent. Running it again after a failure finishes it.
+    `engine` copies the base of a deep clone.
     """
     options = dict(core.storage_options if storage_options is None else storage_options)
     uri = normalize(destination)
@@ -118,68 +120,113 @@ def clone(
     if wal_place == uri:
         raise InvalidInput(f"wal_uri is the destination {uri} itself; leave it out")
     wal = None if wal_place is None else open_store(wal_place, options, env=env)
-    if wal is not None and begun is None and checkpoint is None:
-        # Before the temporary checkpoint is made.
-        admit_log(wal, dict.fromkeys(core.shard_ids()))
-    source, temporary = _source(core, checkpoint, begun)
+    if wal is not None and begun is None:
+        # Before anything is written.
+        require_no_table(wal, lambda uri: open_store(uri, options, env=env))
+    if deep and begun is None:
+        found = None if checkpoint is None else checkpoints.find(core, checkpoint)
+        version = core.lake.open_base().version if found is None else found.base_version
+        require_own_files(core.store, version)
     if begun is not None:
-        _require_same(begun, core, source, uri)
-    if begun is not None and begun.state == "ready":
-        _require_pins(begun, options, env)
-        return open_core(uri, storage_options=options, env=env)
+        _require_same(begun, core, checkpoint, uri, deep=deep)
+        if begun.state == "ready":
+            return _finished(uri, wal_place, options, env)
+    if begun is None and checkpoint is None:  # before anything is written there
+        core.base()
+        require_settled(core, "checkpoint")
+    probed = prove([store] if wal is None else [store, wal], env)
+    source = _source(core, checkpoint, begun)
     job = _CloneRun(
         core=core,
         source=source,
         uri=uri,
         store=store,
-        wal=wal or store,
         wal_uri=wal_place,
         options=options,
         accept_loss=accept_loss,
         engine=engine,
+        probed=probed,
     )
-    if wal is not None:
-        admit_log(wal, {pin.shard: _store_id(job, pin) for pin in source.shards})
-        name_table(wal, uri)  # by this call: the clone's record alone is not enough (G-13)
     _run(job, _begin(job, deep=deep) if begun is None else _renew(job, begun))
-    if temporary:
-        checkpoints.delete(core, source)
+    if begun is None and checkpoint is None:
+        checkpoints.delete(core, source)  # the temporary one
     return open_core(uri, storage_options=options, env=env)
 
 
-def _source(core: Core, ref: Ref | None, begun: Lineage | None) -> tuple[Checkpoint, bool]:
-    """Step 1. A retry without a checkpoint uses the one of the first attempt."""
-    if ref is None and begun is None:
-        ttl = GRACE_SECONDS
-        return checkpoints.create(core, scope="durable", ttl=ttl), True
-    if ref is None:
-        assert begun is not None, "C-4: a retry knows what it retries"
-        ref = begun.checkpoint
-    assert ref is not None, "C-4: the lineage of a clone names its checkpoint"
+def _source(core: Core, ref: Ref | None, begun: Lineage | None) -> Checkpoint:
+    """Step 1. A retry uses the checkpoint of the first attempt."""
+    if begun is None:
+        if ref is None:
+            return checkpoints.create(core, scope="durable", ttl=GRACE_SECONDS)
+        return checkpoints.find(core, ref)
+    assert begun.checkpoint is not None, "C-4: the lineage of a clone names its checkpoint"
     try:
-        return checkpoints.find(core, ref), False
+        return checkpoints.find(core, begun.checkpoint)
     except CheckpointNotFound:
-        if begun is None or not (isinstance(ref, str) or _id(ref) == begun.checkpoint):
+        held = _first_pin(core, begun)
+        if held is None:
             raise
-        # The pin of the first attempt holds the same moment.
-        for pin in begun.pins:
-            held = Checkpoints(core.store).load(pin.checkpoint)
-            if pin.uri == core.uri and held is not None and held.confirmed:
-                return replace(held, id=begun.checkpoint or held.id), False
-        raise
+        return replace(held, id=begun.checkpoint)
 
 
-def _id(ref: Any) -> UUID | None:
-    return ref.id if isinstance(ref, Checkpoint) else ref
+def _first_pin(core: Core, begun: Lineage) -> Checkpoint | None:
+    """The pin of the first attempt, which holds the same moment as its checkpoint."""
+    for pin in begun.pins:
+        held = Checkpoints(core.store).load(pin.checkpoint)
+        if pin.uri == core.uri and held is not None and held.confirmed:
+            return held
+    return None
 
 
-def _require_same(begun: Lineage, core: Core, source: Checkpoint, uri: str) -> None:
-    """C-4: leftovers of one clone must not become part of another."""
-    if begun.parent != core.uri or begun.checkpoint != source.id:
+def _asked_for(core: Core, ref: Ref | None, begun: Lineage) -> UUID | None:
+    """The id of the checkpoint that a retry means, which may be deleted by now (C-4)."""
+    if ref is None or ref == str(begun.checkpoint):
+        return begun.checkpoint
+    if isinstance(ref, Checkpoint):
+        return ref.id
+    if isinstance(ref, UUID):
+        return ref
+    try:
+        return checkpoints.find(core, ref).id
+    except CheckpointNotFound:
+        if begun.checkpoint_name != ref:
+            raise
+        return begun.checkpoint
+
+
+def _finished(uri: str, wal_place: str | None, options: Options, env: Env) -> Core:
+    """The clone that an earlier call finished; its last step, settling its pins, may be missing."""
+    core = open_core(uri, storage_options=options, env=env)
+    if wal_place is not None and core.record.wal_uri != wal_place:
         raise InvalidInput(
-            f"{uri} already holds a clone, begun or finished, of {begun.parent} at checkpoint"
-            f" {begun.checkpoint}, not of {core.uri} at {source.id}; clone to another place"
+            f"{uri} holds this clone already, with its log at {core.record.wal_uri or uri} and not"
+            f" at {wal_place}; move it there with table.move_wal, or clone to another place"
         )
+    settle_pins(core)
+    lineage = read_lineage(core.store)
+    assert lineage is not None, "C-4: it was just read"
+    _require_pins(lineage, options, env)
+    return core
+
+
+def _require_same(begun: Lineage, core: Core, ref: Ref | None, uri: str, *, deep: bool) -> None:
+    """C-4: leftovers of one clone must not become part of another."""
+    if begun.deep != deep:  # guard: C-4
+        kinds = {True: "a deep clone, which copies the base", False: "a clone that shares files"}
+        raise InvalidInput(
+            f"{uri} already holds {kinds[begun.deep]}, begun or finished, and not {kinds[deep]};"
+            " clone to another place"
+        )
+    if begun.parent != core.uri:
+        other = f"of {core.uri}"
+    elif (asked := _asked_for(core, ref, begun)) != begun.checkpoint:
+        other = f"at {asked}"
+    else:
+        return
+    raise InvalidInput(
+        f"{uri} already holds a clone, begun or finished, of {begun.parent} at checkpoint"
+        f" {begun.checkpoint}, not {other}; clone to another place"
+    )
 
 
 def _require_pins(begun: Lineage, options: Options, env: Env) -> None:
@@ -197,31 +244,40 @@ def _begin(job: _CloneRun, *, deep: bool) -> Lineage:
         state="copying",
         parent=job.core.uri,
         checkpoint=job.source.id,
+        checkpoint_name=job.source.name,
         pins=_new_pins(job, deep=deep),
         deep=deep,
+        wal_folder=None if job.wal_uri is None else _new_folder(job),
     )
     made = append_lineage(job.store, lineage, job.core.env.new_id())
     job.core.env.failpoint("clone.begun")
     return made
 
 
+def _new_folder(job: _CloneRun) -> str:
+    new_id = job.core.env.new_id
+    return paths.log_folder(new_id(), new_id())
+
+
 def _new_pins(job: _CloneRun, *, deep: bool) -> tuple[ParentPin, ...]:
     new_id = job.core.env.new_id
     parent = None if deep else read_lineage(job.core.store)
-    others = parent.pins if parent else ()
+    others = parent.pins if parent else ()  # guard: C-5 never
     return tuple(ParentPin(uri, new_id()) for uri in (job.core.uri, *(p.uri for p in others)))
 
 
 def _run(job: _CloneRun, lineage: Lineage) -> None:
     _pin_parents(job, lineage)
     core = job.core
+    log_place = _log_place(job, lineage)
     moved: dict[UUID, int] = {}
     copied = 0
     base = core.lake.open_base(job.source.base_version)
     record = record_at(job.core, job.source.routing_version)
+    dtype = core.identity_type(record.sharding)
     for pin in job.source.shards:
         folded = base.compacted.get(pin.shard, 0)
-        routed = record.routes_to(pin.shard, pin.field_entries, base.schema.plain)
+        routed = record.routes_to(pin.shard, pin.field_entries, dtype)
         own = replace(
             pin,
             # SSTables that are in the base already are neither copied nor named (L-2).
@@ -229,7 +285,7 @@ def _run(job: _CloneRun, lineage: Lineage) -> None:
             # K-10: sealed for a reshard that comes after this moment: active in the clone.
             sealed=pin.sealed and not routed,
         )
-        start, size = _copy_shard(job, own)
+        start, size = _copy_shard(job, own, log_place)
         copied += size
         if start > pin.replay_after:
             moved[pin.shard] = int(start)
@@ -241,10 +297,11 @@ def _run(job: _CloneRun, lineage: Lineage) -> None:
         versioned_lake(core).shallow_clone(job.store, job.source.base_version)
     job.core.env.failpoint("clone.base")
     for tie in lineage.pins:
-        Checkpoints(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None)
+        # guard: C-1 simulator:clones
+        Checkpoints(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None, env=core.env)
     job.core.env.failpoint("clone.kept")
     copied += copy_folder(core.store, job.store, paths.APPS, core.env)  # P-6
-    _write_record(job, record)
+    _write_record(job, record, log_place)
     job.core.env.failpoint("clone.recorded")
     ready = replace(
         lineage,
@@ -255,21 +312,23 @@ def _run(job: _CloneRun, lineage: Lineage) -> None:
     append_lineage(job.store, ready, core.env.new_id())
     job.core.env.failpoint("clone.ready")
     logger.info("clone.made from=%s to=%s bytes_copied=%d", core.uri, job.uri, copied)
-    if lineage.deep:
-        detach(open_core(job.uri, storage_options=job.options, env=core.env))
+    settle_pins(open_core(job.uri, storage_options=job.options, env=core.env))
 
 
 def _renew(job: _CloneRun, begun: Lineage) -> Lineage:
     """A retry: pins that expired and were collected get new ids; an id is used once."""
     env = job.core.env
     ties = []
-    # No pins are left when collection gave the clone up (C-3).
+    # No pins are left when an operator released the clone (C-3).
     for tie in begun.pins or _new_pins(job, deep=begun.deep):
         alive = Checkpoints(_store_of(job, tie.uri)).load(tie.checkpoint) is not None
         ties.append(tie if alive else ParentPin(tie.uri, env.new_id()))
-    if tuple(ties) == begun.pins:
+    needs_folder = job.wal_uri is not None and begun.wal_folder is None
+    folder = _new_folder(job) if needs_folder else begun.wal_folder
+    if tuple(ties) == begun.pins and folder == begun.wal_folder:
         return begun
-    return append_lineage(job.store, replace(begun, pins=tuple(ties)), env.new_id())
+    renewed = replace(begun, pins=tuple(ties), wal_folder=folder)
+    return append_lineage(job.store, renewed, env.new_id())
 
 
 def _pin_parents(job: _CloneRun, lineage: Lineage) -> None:
@@ -287,6 +346,7 @@ def _pin_parents(job: _CloneRun, lineage: Lineage) -> None:
             standing = Checkpoints(core.store).load(pin.checkpoint)
             source = standing or Checkpoints(core.store).find(theirs[pin.uri], whole=False)
             # The owner of the pin is read from that table's record, not from ours (G-13).
+            # guard: G-13 test_inside_the_table
             if not same_place(source.owner, job.uri if standing else job.core.uri):
                 raise job.core.consent.refused(
                     pin.uri, f"and checkpoint {source.id} there is not its pin"
@@ -301,23 +361,49 @@ def _pin_parents(job: _CloneRun, lineage: Lineage) -> None:
         job.core.env.failpoint(f"clone.pinned {pin.uri}")
 
 
-def _copy_shard(job: _CloneRun, pin: ShardCut) -> tuple[Position, int]:
+def _log_place(job: _CloneRun, lineage: Lineage) -> LogPlace:
+    """Where the clone's logs begin (S-4). By this call, not by the clone's record alone (G-13)."""
+    if job.wal_uri is None or lineage.wal_folder is None:
+        return BESIDE_THE_DATA
+    env = job.core.env
+    make_folder(open_store(job.wal_uri, job.options, env=env), lineage.wal_folder, job.uri)
+    return LogPlace(uri=job.wal_uri, folder=lineage.wal_folder)
+
+
+def _copy_shard(job: _CloneRun, pin: ShardCut, place: LogPlace) -> tuple[Position, int]:
     """Step 4 for one shard; returns R' and the bytes copied."""
     core = job.core
-    copy = ShardLog(ShardSite(job.store, job.wal, pin.shard, core.env))
+    wal = job.store
+    if place.root is not None:
+        wal = open_store(place.root, job.options, env=core.env, must_exist=True)
+    site = ShardSite(job.store, wal, pin.shard, core.env)
+    copy = ShardLog(site)
+    shift = 0
+    if copy.floors().manifest:
+        # C-16: a table was dropped here, and the copy's positions go on from its last one.
+        made = copy.manifests.require()
+        if not made.dropped:  # made by an earlier attempt
+            return Position(made.replay_after - made.last_seen + pin.wal_through), 0
+        shift = made.last_seen
     names = [table.path for table in pin.sstables]
     copied = copy_sstables(core.store, job.store, pin.shard, names, core.env)
-    log_ = _copy_log(job, pin)
+    log_ = _copy_log(job, wal, pin, shift)
     start = log_.start
     # P-6: also the tokens in the log, which a native writer of the clone would not know of.
-    Tokens(copy.site()).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))
+    # guard: P-6 simulator:tokens
+    Tokens(site).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))
     job.core.env.failpoint(f"clone.copied {pin.shard}")
-    if job.wal is not job.store and start < pin.wal_through:
-        _record_wal_store(job, copy, pin)  # S-4: where the copied entries are
+    if place.uri is not None:
+        place = append_place(job.store, pin.shard, place, core.env)
+    if start + shift:
+        # The clone's log begins after R': its feed must not look for the entries before that.
+        copy.manifests.floors.raise_to("wal", start + shift)
     copy.manifests.create(
         ShardManifest(
             version=Version(1),
             writer_epoch=pin.epoch,  # C-6
+            closed_epoch=pin.epoch,
+            log_place=place.seq,  # guard: S-4
             replay_after=start,
             last_seen=pin.wal_through,
             current_generation=pin.current_generation,
@@ -331,39 +417,22 @@ def _copy_shard(job: _CloneRun, pin: ShardCut) -> tuple[Position, int]:
     return start, copied + log_.bytes
 
 
-def _copy_log(job: _CloneRun, pin: ShardCut) -> CopiedLog:
+def _copy_log(job: _CloneRun, wal: Store, pin: ShardCut, shift: int) -> CopiedLog:
     if pin.closed:
         return CopiedLog(pin.replay_after)  # needs no WAL store, which may be gone (W-2)
-    if job.wal is not job.store:
-        # Before the first entry: none may go into the store of another table.
-        stamp_store_id(job.wal, pin.shard, _store_id(job, pin), job.uri)
+    scope, loss = job.source.scope, job.accept_loss
     try:
         log_ = job.core.log(pin.shard)
-        log_.site(log_.floors())
+        log_.current_site()  # it may have been moved since this handle last looked (S-3)
         site = log_.segment(pin.wal_through).site
-    except WalStoreMismatch as lost:
-        if job.source.scope != "all" and not job.accept_loss:
+        return copy_wal(site, wal, pin, scope, accept_loss=loss, shift=shift)
+    except (WalStoreMismatch, RootMissing) as lost:
+        if scope != "all" and not loss:
             raise lost_prefix(pin, pin.wal_through, "its WAL store") from lost
         return CopiedLog(pin.wal_through)
-    return copy_wal(site, job.wal, pin, job.source.scope, accept_loss=job.accept_loss)
 
 
-def _store_id(job: _CloneRun, pin: ShardCut) -> str:
-    """Derived from source and destination, so that every attempt gives the store the same id."""
-    return uuid5(job.source.id, f"{job.uri} {pin.shard}").hex
-
-
-def _record_wal_store(job: _CloneRun, copy: ShardLog, pin: ShardCut) -> None:
-    if not latest_record(job.store, pin.shard).seq:
-        record = WalStoreRecord(job.wal_uri, _store_id(job, pin), epoch=pin.epoch)
-        # A concurrent attempt would write the same record.
-        with contextlib.suppress(ObjectExists):
-            append_record(job.store, pin.shard, record, job.core.env.new_id())
-    # The attempt that wrote the record may have died before it raised the mark readers check.
-    copy.manifests.floors.raise_to("store", 1)
-
-
-def _write_record(job: _CloneRun, then: TableRecord) -> None:
+def _write_record(job: _CloneRun, then: TableRecord, place: LogPlace) -> None:
     if TableRecords(job.store).find() is not None:
         return
     env = job.core.env
@@ -371,9 +440,10 @@ def _write_record(job: _CloneRun, then: TableRecord) -> None:
         replace(
             then,
             table_id=env.new_id(),
-            wal_uri=job.wal_uri,
+            wal_uri=place.uri,
+            wal_folder=place.folder,
+            probe=job.probed,
             created=env.clock.wall(),
-            former=former_routings(job.core, then),
         )
     )
 

@@ -10,7 +10,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Literal
 from uuid import UUID
 
@@ -19,9 +19,8 @@ from weir.errors import CorruptEntry, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.lance_file import version_name
 from weir.format.wal_entry import decode_entry
-from weir.lake.manifest.shared_files import borrowed_places
+from weir.lake.manifest.shared_files import borrowed_places, named_files
 from weir.log.site import ShardSite
-from weir.log.stamp import foreign_store, read_store_id, require_no_table
 from weir.records.checkpoints import Scope
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
@@ -57,46 +56,40 @@ class CopiedLog:
     """The highest exactly-once batch of each application in it."""
 
 
-def admit_log(wal: Store, own: Mapping[UUID, str | None]) -> None:
-    """S-8: refuse another table's store, such as the parent's, before anything is written.
-
-    `own`: by shard, the id an earlier attempt may have given it. A get and a list for each shard.
-    """
-    for shard, mine in own.items():
-        found = read_store_id(wal, shard)
-        if found is not None and found != mine:
-            raise foreign_store(wal, shard, found)
-        require_no_table(wal, shard)
-
-
 def copy_wal(
-    source: ShardSite, target: Store, pin: ShardCut, scope: Scope, *, accept_loss: bool
+    source: ShardSite,
+    target: Store,
+    pin: ShardCut,
+    scope: Scope,
+    *,
+    accept_loss: bool,
+    shift: int = 0,
 ) -> CopiedLog:
-    """Copy the entries `(R, T]`."""
+    """Copy the entries `(R, T]`, each to its own position plus `shift`."""
     found = False
     tokens: dict[str, int] = {}
-    first = start = source.past_empty(pin.replay_after)
+    first = start = pin.replay_after
     copied = 0
-    for position, data in _entries(source, replace(pin, replay_after=first)):
+    for position, data in _entries(source, pin):
         if data is None:
-            if found:
+            if found:  # guard: C-8
                 raise _hole(source, pin, position)
             start = position
             continue
         found = True
         path = paths.wal_path(source.shard, position)
         entry = decode_entry(data, position=position, path=f"{source.wal.uri}/{path}")
-        if entry.epoch > pin.epoch:
+        if entry.epoch > pin.epoch:  # guard: C-7
             raise CorruptEntry(
                 f"{source}: the entry at position {position} has epoch {entry.epoch}, but the"
                 f" checkpoint pinned epoch {pin.epoch}: the position was reused after the"
-                f" checkpoint (C-7). Inspect {source.wal.uri}/{path}"
+                f" checkpoint. Inspect {source.wal.uri}/{path}"
             )
-        _put(target, path, data)
+        _put(target, paths.wal_path(source.shard, Position(position + shift)), data)
         copied += len(data)
         for app, number in entry.tokens:
             tokens[app] = max(number, tokens.get(app, number))
-    if start > first and scope != "all" and not accept_loss:
+    if start > first and scope != "all" and not accept_loss:  # guard: C-9
         raise lost_prefix(pin, start, source.wal.uri)
     return CopiedLog(start, copied, tokens)
 
@@ -106,7 +99,7 @@ def lost_prefix(pin: ShardCut, last: Position, where: str) -> MissingEntry:
     return MissingEntry(
         f"shard {pin.shard}: entries {pin.replay_after + 1} to {last} of its log are gone from"
         f" {where}, and the checkpoint (scope 'durable') needs them: acknowledged rows are lost."
-        " Bring the WAL store back, or clone with accept_loss=True (C-9)"
+        " Bring the WAL store back, or clone with accept_loss=True"
     )
 
 
@@ -123,7 +116,7 @@ def _entries(source: ShardSite, pin: ShardCut) -> Iterator[tuple[Position, bytes
 def _hole(source: ShardSite, pin: ShardCut, position: Position) -> MissingEntry:
     return MissingEntry(
         f"{source}: the log has a hole at position {position}, inside the range"
-        f" {pin.replay_after + 1} to {pin.wal_through} of the checkpoint (C-8);"
+        f" {pin.replay_after + 1} to {pin.wal_through} of the checkpoint;"
         f" {paths.wal_path(source.shard, position)} is gone. Restore that object"
     )
 
@@ -139,17 +132,24 @@ def copy_folder(source: Store, target: Store, folder: str, env: Env) -> int:
     return _copy(source, target, list(source.list(folder)), env)
 
 
-def copy_base(
-    source: Store, target: Store, version: int, env: Env, copy: Copy | None = None
-) -> int:
-    """Copy the base at that version with its files, by `copy` if given; returns the bytes."""
+def require_own_files(source: Store, version: int) -> None:
+    """Raise `InvalidInput` when that version of the base shares files with another table."""
     shared = borrowed_places(source, version)
     if shared:
         raise InvalidInput(
             f"{source.uri} is itself a clone that shares files with {sorted(shared)}; a deep clone"
-            " copies files of one table only. Compact it first (table.compact, then gc and detach)"
+            " copies files of one table only. Nothing was done. Make it independent first:"
+            " table.compact(rewrite=True), then table.gc()"
         )
-    objects = [meta for folder in BASE_FOLDERS for meta in source.list(folder)]
+
+
+def copy_base(
+    source: Store, target: Store, version: int, env: Env, copy: Copy | None = None
+) -> int:
+    """Copy the base at that version with its files, by `copy` if given; returns the bytes."""
+    is_named = named_files(source, Version(version))
+    listed = (meta for folder in BASE_FOLDERS for meta in source.list(folder))
+    objects = [meta for meta in listed if is_named(meta.path)]
     copied = _copy(source, target, objects, env) if copy is None else copy(objects)
     # Last: without its manifest the files are not a dataset.
     path = paths.base_version_path(version_name(Version(version)))
@@ -214,7 +214,7 @@ def _put(target: Store, path: str, data: bytes) -> None:
     try:
         target.put_if_absent(path, data)
     except ObjectExists:
-        if target.get(path).data != data:
+        if target.get(path).data != data:  # guard: C-10
             raise _other_bytes(target, path) from None
 
 
@@ -241,7 +241,7 @@ def _parts(store: Store, meta: Meta) -> Iterator[bytes]:
 def _other_bytes(target: Store, path: str) -> CorruptEntry:
     return CorruptEntry(
         f"{target.uri}/{path} exists with other content than this clone needs: another clone left"
-        " it there. Clone to an empty place (C-4)"
+        " it there. Clone to an empty place"
     )
 
 

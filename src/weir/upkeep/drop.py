@@ -1,95 +1,85 @@
 """Delete a table such that no put to it is acknowledged afterwards.
 
     1  refuse while a clone shares its files (C-15)
-    2  seal every shard: its writer is fenced, and nobody can claim it again
-    3  release the pins in tables whose files this one shares (C-14)
-    4  delete the logs in stores of their own, then the table's folders, and its record last
+    2  say in the record that the drop has begun: no new shard is made from here on
+    3  seal every shard: its writer is fenced, and nobody can claim it again
+    4  release the pins in tables whose files this one shares (C-14)
+    5  delete the logs in stores of their own, then the table's folders
+    6  say in the record that the drop is done
 
 Keeps
-  C-16 nothing is deleted before every shard is sealed; an interrupted drop is finished by the next
-       one, because the record is deleted last
+  C-16 nothing is deleted before every shard is sealed; what stops the writers stays (`burial`); an
+       interrupted drop is finished by the next one; one that slept meanwhile deletes nothing of
+       the next table
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
-from uuid import UUID
 
-from weir.errors import InvalidInput
+from msgspec.structs import replace
+
+from weir.errors import InvalidInput, NotAWeirTable
 from weir.format import paths
-from weir.format.manifest import ShardManifest, Status
-from weir.log.fence import claim_shard
-from weir.log.rules import Evidence
-from weir.log.stamp import unname_table
 from weir.records.lineage import read_lineage
+from weir.records.table import Drop, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core
-from weir.store.api import Store
-from weir.types import Position
 from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.burial import BATCH, clear_logs, delete, remains, seal
 from weir.upkeep.parents import release_parent
 
 logger = logging.getLogger(__name__)
-_BATCH: Final = 1000
-"""Objects per delete request."""
 
 
 def drop(core: Core) -> None:
     """Delete the table of `core`; see `weir.drop`."""
     owners = sorted({str(c.owner) for c in checkpoints.checkpoints(core) if c.owner is not None})
-    if owners:
+    if owners:  # guard: C-15 test_drop
         raise InvalidInput(
             f"{core.uri} shares files with its clone {owners[0]}; drop the clone first, or make it"
             " independent (compact, then gc). For a clone that is gone: table.release_clone(uri)"
         )
-    shards = core.shard_ids()
-    core.env.threads.map(lambda shard: _seal(core, shard), shards, workers=CONCURRENCY)
+    _record(core, "begun")
+    shards, threads = core.all_shard_ids(), core.env.threads
+    sealed = threads.map(lambda shard: seal(core, shard), shards, workers=CONCURRENCY)
+    graves = [grave for grave in sealed if grave is not None]
     core.env.failpoint("drop.sealed")
     lineage = read_lineage(core.store)
     for pin in () if lineage is None else lineage.pins:
         release_parent(pin, core.uri, core.storage_options, core.env)
-    for shard in shards:
-        _delete_logs(core, shard)
+    clear_logs(core, graves)
     core.env.failpoint("drop.logs")
-    record = f"{paths.table_chain()}/"
-    found = [meta.path for folder in paths.TABLE_FOLDERS for meta in core.store.list(folder)]
-    _delete(core.store, [path for path in found if not path.startswith(record)])
+    listed = [meta for folder in paths.TABLE_FOLDERS for meta in core.store.list(folder)]
+    gone = sorted({meta.path for meta in listed} - remains(core.store, listed, graves))
+    core.env.failpoint("drop.listed")
+    for start in range(0, len(gone), BATCH):
+        if not _is_under_way(core):  # guard: C-16 test_drop
+            return
+        delete(core.store, gone[start : start + BATCH])
     core.env.failpoint("drop.rows")
-    _delete(core.store, [path for path in found if path.startswith(record)])
-    logger.info("table.dropped uri=%s objects=%d", core.uri, len(found))
+    if _is_under_way(core):
+        _record(core, "done")
+    logger.info("table.dropped uri=%s objects=%d", core.uri, len(gone))
 
 
-def _seal(core: Core, shard: UUID) -> None:
-    """Make the last claim: it fences the current writer, and later claims are refused."""
-    manifests = core.log(shard).manifests
-    manifest = manifests.latest()
-    if manifest is None or manifest.status is Status.SEALED:
-        return
-    claim = claim_shard(core.site(shard))
-
-    def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence]:
-        last = Position(max(claim.fence, latest.last_seen))
-        following = replace(
-            latest, sstables=(), replay_after=last, last_seen=last, status=Status.SEALED
-        )
-        return following, Evidence(covered=last, restoring=True)
-
-    manifests.update(change, epoch=claim.epoch)
+def _is_under_way(core: Core) -> bool:
+    """False when another process has finished this drop: what is here now may be the next table's,
+    whose base and records have the same names. Asked before every request that deletes."""
+    latest = TableRecords(core.store).find()
+    is_ours = latest is not None and latest.table_id == core.record.table_id
+    if not is_ours:
+        logger.warning("table.drop.finished uri=%s: by another process", core.uri)
+    return is_ours
 
 
-def _delete_logs(core: Core, shard: UUID) -> None:
-    """Delete the shard's objects in other stores: where its log is, and where it was."""
-    former, notes = core.wal_stores.former(shard)
-    for note in notes:
-        logger.warning("table.drop.skipped uri=%s reason=%s", core.uri, note)
-    for site in (core.site(shard), *former):
-        if site.wal.uri != core.store.uri:
-            unname_table(site.wal, core.uri)
-            _delete(site.wal, [meta.path for meta in site.wal.list(paths.shard_dir(shard))])
+def _record(core: Core, state: Drop) -> None:
+    own = core.record.table_id
 
+    def change(record: TableRecord) -> TableRecord:
+        if record.table_id != own:
+            raise NotAWeirTable(
+                f"{core.uri}: another process dropped this table, and made another one here"
+            )
+        return replace(record, drop=state)
 
-def _delete(store: Store, found: Sequence[str]) -> None:
-    for start in range(0, len(found), _BATCH):
-        store.delete(found[start : start + _BATCH])
+    TableRecords(core.store).update(change, core.env)

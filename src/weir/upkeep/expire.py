@@ -16,6 +16,8 @@ from weir.routing.core import Core
 
 def set_expire(core: Core, expire: Expire | None) -> None:
     """See `Table.set_expire`."""
+    core.record_number()  # C-16
+    core.base()  # guard: L-8 test_overwritten_base
     cast("PylanceLake", core.lake).set_expire(expire)
 
 

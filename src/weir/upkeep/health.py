@@ -15,7 +15,7 @@ import numpy as np
 from weir.errors import WeirError
 from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest
-from weir.format.sharding import Unsharded, from_mem_wal
+from weir.format.sharding import from_mem_wal
 from weir.keys.index import Codes, codes_of_keys
 from weir.lake.base.adopt import count_duplicates
 from weir.lake.base.view import LanceBase
@@ -23,12 +23,14 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.merge.merge import merge_scan
 from weir.read.reader import SnapshotReader
 from weir.read.scan import with_snapshot
+from weir.read.survey import ShardSurvey, survey_shards
 from weir.records.checkpoints import Checkpoints
 from weir.records.lineage import read_lineage
-from weir.routing.core import CONCURRENCY, Core
+from weir.routing.core import Core
 from weir.routing.guard import find_rivals
 from weir.routing.natives import ELSEWHERE, wanted_mem_wal_index
 from weir.upkeep.compact.progress import find_lost, unfinished_restore
+from weir.upkeep.parents import left_over_pins
 
 OLD_TAG_SECONDS: Final = 7 * 86_400.0
 """LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
@@ -37,8 +39,8 @@ ROWS_CHECKED_MAX: Final = 10_000_000
 """Maximum rows of a base, or of all logs and SSTables, whose keys are checked for duplicates: the
 codes of the keys are held in memory."""
 
-VERSIONS_CHECKED_MAX: Final = 64
-"""Versions of the base, from the newest back, whose progress is compared."""
+PINS_SHOWN: Final = 5
+"""Names of pins in one finding."""
 
 State = Literal["ok", "note", "bad"]
 
@@ -53,24 +55,47 @@ class Health:
 
 
 def find_problems(core: Core) -> Iterator[Health]:
-    """Yield every finding. A durable read of the keys, and twice two requests a shard."""
-    ids = core.shard_ids()
-    looked = core.env.threads.map(lambda s: core.log(s).latest(), ids, workers=CONCURRENCY)
-    manifests = [manifest for manifest in looked if manifest is not None]
+    """Yield every finding. A durable read of the keys, and a survey of the shards."""
+    _, shards = survey_shards(core)
+    manifests = [one.manifest for one in shards]
     parts: list[Callable[[], Iterator[Health]]] = [
         lambda: _rivals(core, manifests),
         lambda: _index(core),
-        lambda: _progress(core, manifests),
-        lambda: _misrouted(core, manifests),
+        lambda: _progress(core),
+        lambda: _misrouted(core, manifests),  # guard: X-6 test_health
         lambda: _in_two_shards(core),
         lambda: _doubled(core),
-        lambda: _lancedb(core, manifests),
+        lambda: _lancedb(core, shards),
+        lambda: _left_over_pins(core),
+        lambda: _pins(core),
     ]
     for part in parts:
         try:
             yield from part()
         except WeirError as error:
             yield Health("table", "bad", f"{type(error).__name__}: {error}")
+
+
+def _left_over_pins(core: Core) -> Iterator[Health]:
+    for pin in left_over_pins(core.store):
+        yield Health(
+            "clones",
+            "note",
+            f"checkpoint {pin.id} belongs to the clone {pin.owner}, which was not finished in a"
+            " day: its files are kept. Run the same clone again, or give it up:"
+            f" table.release_clone({pin.owner!r})",
+        )
+
+
+def _pins(core: Core) -> Iterator[Health]:
+    """What collection keeps for somebody, with what is kept for ever: it costs storage silently."""
+    pins = Checkpoints(core.store).all()
+    if not pins:
+        return
+    ever = [pin.owner or pin.name or str(pin.id) for pin in pins if pin.expires is None]
+    shown = ", ".join(sorted(ever)[:PINS_SHOWN]) + (", ..." if len(ever) > PINS_SHOWN else "")
+    told = f"; {len(ever)} of them for ever: {shown}" if ever else ""
+    yield Health("pins", "ok", f"{len(pins)} keep files from collection{told}")
 
 
 def _rivals(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
@@ -120,7 +145,7 @@ def _index(core: Core) -> Iterator[Health]:
         )
 
 
-def _progress(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
+def _progress(core: Core) -> Iterator[Health]:
     """Rows that the base once held, and that neither it nor a shard holds now (L-8)."""
     lineage = read_lineage(core.store)
     _, lost = find_lost(core)
@@ -137,41 +162,14 @@ def _progress(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
         )
     for one in lost:
         yield Health("progress", "bad", f"{one}: {why}")
-    if not lost:
-        yield from _history(core, manifests)
-
-
-def _history(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
-    """The same, from the versions still there, for tables compacted by releases up to 0.1.0."""
-    if read_lineage(core.store) is not None or not isinstance(core.lake, PylanceLake):
-        return  # restored by weir, or a clone: its shards went back as well
-    base = core.base()
-    listed = {m.shard_id: {int(t.generation) for t in m.sstables} for m in manifests}
-    for version in range(base.version - 1, max(0, base.version - VERSIONS_CHECKED_MAX), -1):
-        try:
-            before = core.lake.open_base(version).compacted
-        except WeirError:
-            continue  # cleaned up
-        for shard, generation in before.items():
-            now = base.compacted.get(shard, 0)
-            gone = set(range(now + 1, generation + 1)) - listed.get(shard, set())
-            if gone:
-                yield Health(
-                    "progress",
-                    "bad",
-                    f"shard {shard}: the base went back from generation {generation} (base version"
-                    f" {version}) to {now}, and generations {sorted(gone)} are no longer in any"
-                    " SSTable: another program restored the base with Lance, and reads miss rows"
-                    f" compacted since. Restore version {version} of the base to get them back",
-                )
-                return
 
 
 def _misrouted(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
     """Rows in a shard where the routing does not look: `get` and the next put would miss them."""
-    if not core.record.primary_key or isinstance(core.record.sharding, Unsharded):
+    router = core.router
+    if not core.record.primary_key or router.column_name is None:
         return
-    folded, schema, router = core.base().compacted, core.known_schema(), core.router
+    folded, schema = core.base().compacted, core.known_schema()
     for manifest in manifests:
         shard = manifest.shard_id
         if not core.is_routed(shard, manifest):
@@ -181,7 +179,7 @@ def _misrouted(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
             if table.generation <= folded.get(shard, 0):
                 continue
             reader = core.lake.open_sstable(shard, table.path, schema)
-            for batch in reader.scan([core.record.sharding.column]):
+            for batch in reader.scan([router.column_name]):
                 found += batch.num_rows - (router.mask(batch, value).true_count)
         if found:
             yield Health(
@@ -261,13 +259,13 @@ def _doubled(core: Core) -> Iterator[Health]:
         )
 
 
-def _lancedb(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
+def _lancedb(core: Core, shards: list[ShardSurvey]) -> Iterator[Health]:
     reason = _refusal(core)
     if reason is not None:
         yield Health("lancedb", "note", f"LanceDB can read here but not write: {reason}")
         return
     yield Health("lancedb", "ok", "LanceDB may write here")
-    behind = [m.shard_id for m in manifests if _has_tail(core, m.shard_id)]
+    behind = [one.id for one in shards if one.log is not None]
     if behind:
         yield Health(
             "lancedb",
@@ -290,18 +288,8 @@ def _refusal(core: Core) -> str | None:
     record = core.record
     if record.wal_uri is not None:
         return f"its log is in a store of its own, {record.wal_uri}"
-    if record.format == 1:
-        return (
-            "weir 0.1.0 made the table, with shard ids that LanceDB does not know. To share it:"
-            f" weir upgrade {core.uri}"
-        )
     if not record.is_native:
         return "it was resharded, and LanceDB knows only the first routing of a table"
     if not record.spec:
         return "its MemWAL index names no sharding"
     return None
-
-
-def _has_tail(core: Core, shard: UUID) -> bool:
-    manifest, floors = core.log(shard).state()
-    return manifest is not None and core.log_of(manifest, floors)[1] > manifest.replay_after

@@ -1,5 +1,7 @@
 """Loads straight into the base, bypassing the log; older rows are folded first, or replaced.
 
+Deletes of an append-only table are such a load, too: it brings no row, and hides some.
+
 Keeps
   L-7  a replacing load is a job like a fold: planned in the compactors' chain, committed with a
        note of the generations it ends, and completed by the next holder of the claim if it dies
@@ -16,40 +18,39 @@ from typing import Final, Literal, cast
 
 import pyarrow as pa
 
-from weir.config import WriterConfig
 from weir.errors import (
     CommitConflict,
     FencedError,
     MissingEntry,
+    SealedShard,
     SnapshotExpired,
     UnknownOutcome,
     WeirError,
 )
 from weir.format.keys import pk_values
-from weir.format.manifest import ShardManifest, Status
+from weir.format.manifest import ShardManifest
+from weir.lake.base import fold
 from weir.lake.base.fold import BaseFence, VersionEdit
-from weir.lake.base.fold_commit import hide_nothing
+from weir.lake.base.fold_commit import LOAD, hide_nothing
 from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
 from weir.read.snapshot import Snapshot
+from weir.read.survey import ShardSurvey, survey, survey_shard
 from weir.records.cut import ShardCut
-from weir.routing.core import Core
-from weir.routing.shards import Shard, all_shards
+from weir.routing.core import CONCURRENCY, Core
+from weir.upkeep.compact.claim import Claim
 from weir.upkeep.compact.jobs import Job
-from weir.upkeep.compact.logs import last_with_rows
-from weir.upkeep.compact.plan import log_of
 from weir.upkeep.compact.run import compact
 from weir.upkeep.compact.tasks import hide_keys
-from weir.upkeep.exclusive import CompactionClaim, claim_compaction
+from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.owner import Owner
 from weir.upkeep.pinning import base_floor
+from weir.upkeep.pruning import prune_folded
 from weir.upkeep.tasks import Result, Run, Runner, Task
 
 logger = logging.getLogger("weir.compact")
 
-# Stored. Never change it.
-ROWS: Final = "weir.bulk"
-"""Property of a load's base commit: how many rows it brought."""
-_ATTEMPTS: Final = 3
+ROW_ADDRESS: Final = "_rowaddr"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class PreparedLoad:
     rows: int
 
 
-Write = Callable[[LanceBase, CompactionClaim], PreparedLoad]
+Write = Callable[[LanceBase], PreparedLoad]
 """Writes the rows of a load as files for that version of the base, and hides the rows there that
 they replace; commits nothing. A load that replaces everything has nothing to hide."""
 
@@ -83,32 +84,70 @@ def load(
     """
     if core.record.primary_key and not replaces:
         fold_older(core, engine)
-    hold = claim_compaction(core)
-    ended = close_logs(core) if replaces else ()
-    base = cast("LanceBase", core.lake.open_base())
-    job = None
-    if replaces:
-        cuts = Snapshot(base.version, "durable", ended)
-        job = Job(job_id, base.version, cuts, number=hold.record.seq)
-    try:
-        written = write(base, hold)
-        version = _commit(core, hold, base, written, job, job_id)
-    except (MissingEntry, SnapshotExpired) as gone:
-        if core.lake.open_base().version == base.version:
-            raise
-        raise CommitConflict(
-            f"{core.uri}: the base changed during this load, and base version {base.version}, which"
-            f" the load started from, was cleaned up ({gone}); nothing was loaded, run it again"
-        ) from None
+    with without_compaction(core, "load") as claim:
+        ended = close_logs(core) if replaces else ()
+        base = cast("LanceBase", core.lake.open_base())
+        job = None
+        if replaces:
+            cuts = Snapshot(base.version, "durable", ended)
+            job = Job(job_id, base.version, cuts, number=claim.number)
+        try:
+            written = write(base)
+            version = _commit(core, claim, base, written, job, job_id)
+        except (MissingEntry, SnapshotExpired) as gone:
+            if core.lake.open_base().version == base.version:  # guard: G-12 always simulator:loads
+                raise
+            raise CommitConflict(
+                f"{core.uri}: the base changed during this load, and base version {base.version},"
+                f" which the load started from, was cleaned up ({gone}); nothing was loaded, run it"
+                " again"
+            ) from None
+        _finish(core, claim, job, job_id)
+    return version, written
+
+
+def delete_matching(
+    core: Core, filter: str, *, job_id: str, engine: Literal["local"] | Runner = "local"
+) -> int:
+    """Delete the rows of an append-only table that match `filter`, in one commit; how many.
+
+    Without a key, only the base can tell rows apart: all that was written before the call is folded
+    first, which fences the writers of shards with rows in their log. Rows that are written during
+    the call stay. Raises `CommitConflict` as `load` does, and then nothing was deleted.
+    """
+    assert not core.record.primary_key, "with a key, deletes go through the log"
+    fold_older(core, engine)
+    if not cast("LanceBase", core.lake.open_base()).count(filter):
+        return 0
+    count = 0
+
+    def write(base: LanceBase) -> PreparedLoad:
+        nonlocal count
+        some = base.schema.plain.names[:1]
+        batches = base.scan(some, filter=filter, with_row_address=True)
+        found = [batch.column(ROW_ADDRESS).to_numpy() for batch in batches]
+        count = sum(len(addresses) for addresses in found)
+        return PreparedLoad(fold.hide_addresses(base, found), 0)
+
+    load(core, write, job_id=job_id, replaces=False, engine=engine)
+    return count
+
+
+def _finish(core: Core, claim: Claim, job: Job | None, job_id: str) -> None:
+    """What follows the commit.
+
+    L-7: the load is in the base, so the caller must not run it again, whatever happens here. The
+    next holder of the claim completes it.
+    """
     try:
         if job is not None:
-            hold.finish(job)
-        hold.end()
+            claim.finish(job)
+        if core.record.primary_key:
+            prune_folded(core)
+        claim.end()
     except WeirError as error:
-        # L-7: the load is in the base, so the caller must not run it again. The next holder of the
-        # claim completes it.
+        claim.give_up()
         logger.warning("load.unfinished table=%s job=%s reason=%s", core.uri, job_id, error)
-    return version, written
 
 
 def close_logs(core: Core) -> tuple[ShardCut, ...]:
@@ -116,40 +155,28 @@ def close_logs(core: Core) -> tuple[ShardCut, ...]:
 
     Shards whose log holds rows are claimed, which fences their writers.
     """
-    # The table's own settings: a larger `fence_ttl` would be refused (G-7b).
-    config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
-    cuts = []
-    for shard in all_shards(core):
-        manifest = _closed(core, shard, config)
-        if manifest.sstables:
-            cuts.append(ShardCut.of(manifest, manifest.replay_after))
-    return tuple(cuts)
+    seen = survey(core)
+    closed = core.env.threads.map(lambda one: _closed(core, one), list(seen), workers=CONCURRENCY)
+    return tuple(ShardCut.of(m, m.replay_after) for m in closed if m.sstables)
 
 
-def _closed(core: Core, shard: Shard, config: WriterConfig) -> ShardManifest:
+def _closed(core: Core, one: ShardSurvey) -> ShardManifest:
     """The shard's manifest with every row written so far in SSTables."""
-    for _ in range(_ATTEMPTS):
-        manifest = shard.manifest()
-        if manifest.status is not Status.ACTIVE or not _has_rows_in_log(core, manifest):
-            return manifest
+    for _ in core.env.attempts(3):
+        log = one.log
+        if log is None or log.last is None:
+            return one.manifest
         try:
-            with shard.writer(config):
-                pass
-        except FencedError:
-            continue  # the fenced writer, or another one, claimed it again
-        return shard.manifest()
+            return Owner(core, one.id).flush()
+        except (FencedError, SealedShard):
+            # The fenced writer, or another one, claimed it again; or a reshard ended it.
+            again = survey_shard(core, one.id)
+            assert again is not None, "a shard that was there stays there"
+            one = again
     raise CommitConflict(
-        f"shard {shard.id} of {core.uri}: other writers claimed it {_ATTEMPTS} times while the load"
+        f"shard {one.id} of {core.uri}: other writers claimed it again and again while the load"
         " flushed its log; nothing was loaded, run it again"
     )
-
-
-def _has_rows_in_log(core: Core, manifest: ShardManifest) -> bool:
-    site, through = log_of(core, manifest)
-    try:
-        return last_with_rows(site, manifest, through) is not None
-    except SnapshotExpired:
-        return True  # flushed and collected since then: its writer is at work
 
 
 def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
@@ -160,8 +187,9 @@ def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
     not be folded because another compaction is running.
     """
     marks = {cut.shard: max(table.generation for table in cut.sstables) for cut in close_logs(core)}
-    for _ in range(_ATTEMPTS):
+    for _ in core.env.attempts(3):
         folded = core.lake.open_base().compacted
+        # guard: L-9 always
         if all(folded.get(shard, 0) >= number for shard, number in marks.items()):
             return
         report = compact(core, engine=engine, fold_wal=False, indexes=False, rewrite=False)
@@ -178,7 +206,7 @@ def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
 
 def _commit(
     core: Core,
-    hold: CompactionClaim,
+    claim: Claim,
     base: LanceBase,
     written: PreparedLoad,
     job: Job | None,
@@ -187,24 +215,26 @@ def _commit(
     """Commit the written rows; for a `job` they replace all that `base` and its cuts hold."""
     changes = written.changes
     if job is None:
-        hold.require()
+        claim.require()
     else:
-        hold.plan(job)
+        claim.plan(job)
         gone = tuple(fragment for fragment, _ in base.fragments())
         changes = replace(changes, updated=(), removed=gone)
-    adds_only = job is None and not base.schema.primary_key
+    edits = bool(changes.updated or changes.removed)
+    adds_only = job is None and not base.schema.primary_key and not edits
     version = cast("PylanceLake", core.lake).commit_fold(
         changes,
-        claim=BaseFence(hold.record.token, base.version),
+        claim=BaseFence(claim.fence.token, base.version),
         planned_at=base.version,
         fold_id=job_id,
-        properties={ROWS: str(written.rows)},
+        properties={LOAD: str(written.rows)},
+        # guard: L-7 never simulator:loads
         folded=job.folded_generations if job is not None else {},
         number=0 if job is None else job.number,
         hide=hide_nothing if adds_only else None,
     )
     floor = base_floor(core)
-    if version <= floor:
+    if version <= floor:  # guard: G-6 simulator:loads
         # G-6: its place was cleaned up before the put, or it has grown old since: unknown which.
         raise UnknownOutcome(
             f"{core.uri}: this load was committed as base version {version}, but versions up to"

@@ -1,12 +1,12 @@
 """Moves the log of a whole table to another store, or back beside the data.
 
-    1. the store is probed, and checked for another table's log     nothing is written
-    2. the table's record names it: shards made from now on put their log there
+    1. the store is probed, and a folder of the table's own is made in it
+    2. the table's record names both: shards made from now on put their log there
     3. native writers, which know no other store, are shut out; let in again at the end (X-1)
     4. each shard is moved behind a fence (`weir.shard.opening`)
 
 Keeps
-  S-3  a shard moves whole: fenced, replayed and flushed where it was, then switched by one record
+  S-3  a shard moves whole: fenced, replayed and flushed where it was, then switched by one commit
   S-8  one record says where all logs of the table are; an interrupted move is run again, and skips
        shards that have moved already
 The log of a sealed shard stays in place: it takes no more entries, and its rows are in SSTables.
@@ -20,17 +20,18 @@ from typing import Final
 from uuid import UUID
 
 from weir.errors import CommitConflict, InvalidInput
-from weir.format.manifest import Status
-from weir.log.stamp import foreign_store, name_table, read_stamp, require_new
+from weir.format.manifest import ShardManifest, Status
+from weir.log.fence import mark_place
+from weir.log.floors import FloorValues
+from weir.records.places import LogPlace
 from weir.records.table import TableRecords
-from weir.records.wal_store import known_ids, latest_record
-from weir.routing.core import CONCURRENCY, Core
+from weir.routing.core import CONCURRENCY, Core, beside_the_data
 from weir.routing.shards import schema_for_writing
 from weir.shard.opening import move_log
 from weir.store.open import normalize
-from weir.store.probe import require_put_if_absent
 from weir.upkeep.exclusive import sync_mem_wal_index
 from weir.upkeep.tasks import Progress
+from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.upkeep")
 
@@ -54,31 +55,33 @@ def move_wal(
     core: Core,
     uri: str | None,
     *,
+    accept_loss: bool = False,
     progress: Progress | None = None,
 ) -> WalMoveReport:
     """Keep the table's log at `uri` from now on; None, or the table's own URI: beside the data.
 
     Fences every writer of every shard that is moved, in any process; reopened, they write to the
     new place. Readers and change feeds follow by themselves. After a failure, run it again. Raises
-    `WalStoreMismatch` when the store holds another table's log (nothing is written) or a store that
-    the log is in now is missing and may hold rows; `StoreUnsuitable` when the new store does not
-    keep put-if-absent.
+    `WalStoreMismatch` when the place is that of a table (nothing is written), or a store that
+    the log is in now is missing and may hold rows, unless `accept_loss` gives them up;
+    `StoreUnsuitable` when the new store does not keep put-if-absent.
     """
+    core.record_number()  # C-16
     target = _target(core, uri)
-    _require_free(core, target)
+    require_settled(core, "move_wal")
     records = TableRecords(core.store)
-    if target is not None and records.load().wal_uri != target:
-        require_put_if_absent(core.wal_stores.at(target), core.env)
-    if target is not None:
-        name_table(core.wal_stores.at(target), core.uri)  # by this call, not by the record (G-13)
-    records.update(lambda record: replace(record, wal_uri=target))
+    if target is None:
+        latest = records.update(beside_the_data, core.env)
+    else:
+        core.wal_stores.folder_for(target, is_named=True)  # guard: S-8
+        latest = records.load()
     # Drop the handle's own `wal_uri`: its writers would move the log back to it.
     core.wal_uri = None
-    core.record = replace(core.record, wal_uri=target)
+    core.place_logs(latest)
     core.env.failpoint("move.recorded")
-    if target is not None:
+    if target is not None:  # guard: X-1 test_shared_tables
         sync_mem_wal_index(core)  # X-1: before the first entry is where they do not look for it
-    report = _move_shards(core, target, progress)
+    report = _move_shards(core, target, progress, accept_loss=accept_loss)
     standing = records.load().wal_uri
     if standing != target:
         raise CommitConflict(
@@ -102,28 +105,9 @@ def _target(core: Core, uri: str | None) -> str | None:
     return None if place == core.uri else place
 
 
-def _require_free(core: Core, target: str | None) -> None:
-    """S-8: refuse another table's store before anything is written.
-
-    A get for each shard, and two lists for a shard that was never in that store.
-    """
-    if target is None:
-        return
-    wal = core.wal_stores.at(target)
-
-    def check(shard: UUID) -> None:
-        found = read_stamp(wal, shard)
-        if found is None:
-            require_new(wal, shard)
-            return
-        if found.store_id not in known_ids(core.store, shard):
-            raise foreign_store(wal, shard, found.store_id)
-        core.wal_stores.require_own(wal, shard, found)
-
-    core.env.threads.map(check, core.shard_ids(), workers=CONCURRENCY)
-
-
-def _move_shards(core: Core, target: str | None, progress: Progress | None) -> WalMoveReport:
+def _move_shards(
+    core: Core, target: str | None, progress: Progress | None, *, accept_loss: bool
+) -> WalMoveReport:
     config = replace(core.record.writer_defaults, index_configs=())
     moved: list[UUID] = []
     there: list[UUID] = []
@@ -132,21 +116,26 @@ def _move_shards(core: Core, target: str | None, progress: Progress | None) -> W
 
     def move(shard: UUID) -> None:
         manifest, floors = core.log(shard).state()
-        record = latest_record(core.store, shard)
         if manifest is None:
             return
-        if record.uri == target:
+        place = _place(core, manifest, floors, accept_loss=accept_loss)
+        if place.uri == target and not accept_loss:
             group = there
-            if record.seq > floors.store and not record.prepared:
-                # An earlier move died before it raised the mark that tells readers of it (S-3).
-                core.log(shard).manifests.floors.raise_to("store", record.seq)
+            mark_place(core.log(shard).manifests, manifest, floors)  # an earlier move died (X-1)
         elif manifest.status is Status.SEALED:
             group = sealed
         else:
-            schema = schema_for_writing(core)
-            move_log(core.wal_stores, shard, target, schema=schema, lake=core.lake, config=config)
+            site = move_log(
+                core.wal_stores,
+                shard,
+                lambda _recorded: target,
+                schema=schema_for_writing(core),
+                lake=core.lake,
+                config=config,
+                accept_loss=accept_loss,
+            )
             core.env.failpoint(f"move.moved {shard}")
-            group = moved
+            group = there if site.place == place.seq else moved
         with lock:
             group.append(shard)
             if progress is not None:
@@ -154,9 +143,21 @@ def _move_shards(core: Core, target: str | None, progress: Progress | None) -> W
 
     for _ in range(PASSES):
         known = {*moved, *there, *sealed}
-        waiting = [shard for shard in core.shard_ids() if shard not in known]
+        waiting = [shard for shard in core.all_shard_ids() if shard not in known]
         total = len(known) + len(waiting)
         core.env.threads.map(move, waiting, workers=CONCURRENCY)
         if len(moved) + len(there) + len(sealed) == len(known):
             break
     return WalMoveReport(target, tuple(sorted(moved)), tuple(sorted(there)), tuple(sorted(sealed)))
+
+
+def _place(
+    core: Core, manifest: ShardManifest, floors: FloorValues, *, accept_loss: bool
+) -> LogPlace:
+    """Where the log is; where it was put, if a program hid that and its rows are given up (X-1)."""
+    stores, shard = core.wal_stores, manifest.shard_id
+    return (
+        stores.marked(shard, floors)
+        if accept_loss and manifest.log_place == 0
+        else (stores.place(shard, manifest, floors))
+    )

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 from uuid import UUID
 
-from weir.config import WriterConfig
+from msgspec import structs
+
 from weir.errors import (
     CheckpointNotFound,
     CommitConflict,
@@ -45,14 +45,13 @@ from weir.records.checkpoints import Checkpoint, Checkpoints, Scope
 from weir.records.cut import ShardCut
 from weir.records.marks import Marks
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.shards import Shard, unregistered_writer
 from weir.shard.tokens import Tokens, merged
 from weir.shard.writer import ShardWriter
 from weir.types import Epoch, Position
+from weir.upkeep.owner import Owner
 
 logger = logging.getLogger("weir.upkeep")
 
-ATTEMPTS: Final = 16
 PENDING_SECONDS: Final = 3600.0
 """How long an unconfirmed checkpoint protects: longer than any checkpoint takes to make."""
 
@@ -79,7 +78,7 @@ def require_above_base_floor(core: Core, version: int) -> int:
     A process that slept between reading the base and its put finds that place free (G-6).
     """
     floor = base_floor(core)
-    if version <= floor:
+    if version <= floor:  # guard: G-6 test_base_version_in_a_collected_place
         raise CommitConflict(
             f"{core.uri}: base version {version} was committed at or below the floor {floor}: this"
             " process was suspended too long. The commit does not count, run this again"
@@ -97,20 +96,20 @@ def make(
 ) -> Checkpoint:
     """A confirmed checkpoint of what `pins()` returns; made again when collection was faster."""
     last: Exception | None = None
-    for _ in range(ATTEMPTS):
+    for _ in core.env.attempts():
         before = core.lake.open_base().version
         routing = core.refresh().routing_version
         shards = tuple(pins())
         core.env.failpoint("checkpoint.pinned")
         # K-6: after every shard.
         base = core.lake.open_base()
-        if base.version != before:
+        if base.version != before:  # guard: K-6
             # The new version may hold log rows past our T, which no reader could leave out (K-7).
             last = PinOvertaken(
                 f"base version {base.version} was committed while the shards were pinned"
             )
             continue
-        if core.refresh().routing_version != routing:
+        if core.refresh().routing_version != routing:  # guard: K-10 simulator:cuts
             # K-10: rows of the new shards may be newer than their pins, or in none of them.
             last = PinOvertaken(f"the table was resharded while it was pinned (routing {routing})")
             continue
@@ -129,8 +128,8 @@ def make(
             logger.info("checkpoint.again table=%s reason=%s", core.uri, passed)
             last = passed
     raise CommitConflict(
-        f"{core.uri}: no checkpoint was made in {ATTEMPTS} attempts, because the table changed each"
-        f" time ({last}); try again"
+        f"{core.uri}: no checkpoint was made, because the table changed during each attempt"
+        f" ({last}); try again"
     ) from last
 
 
@@ -175,8 +174,13 @@ def _check_floors(core: Core, draft: Checkpoint) -> None:
 
     Not for a pin that is derived from another pin: floors do pass what is pinned (K-1).
     """
-    if base_floor(core) >= draft.base_version:
+    if base_floor(core) >= draft.base_version:  # guard: K-1b test_base_version_in_a_collected_place
         raise PinOvertaken(f"base version {draft.base_version} is at or below the base floor")
+    check_shard_floors(core, draft)
+
+
+def check_shard_floors(core: Core, draft: Checkpoint) -> None:
+    """The same for its shards alone."""
 
     def check(pin: ShardCut) -> None:
         floors = core.log(pin.shard).floors()
@@ -217,7 +221,7 @@ def _each(
 
 def _durable_pin(core: Core, shard: UUID) -> ShardCut | None:
     manifests = core.log(shard).manifests
-    for _ in range(ATTEMPTS):
+    for _ in core.env.attempts():
         manifest, floors = manifests.latest_with_floors()
         if manifest is None:
             return None
@@ -234,22 +238,21 @@ def _durable_pin(core: Core, shard: UUID) -> ShardCut | None:
         else:
             tip = Position(acknowledged)
         latest = manifests.require()
+        # guard: K-4
         if latest.writer_epoch != manifest.writer_epoch:
             continue  # entries up to the tip may be of an epoch the pin does not know (C-7)
         if tokens and latest.current_generation != manifest.current_generation:
             continue  # a token may be of SSTables that the pin does not name (P-6)
         through = Position(max(tip, manifest.last_seen))
-        if through > manifest.last_seen:
+        if through > manifest.last_seen:  # guard: F-2
             manifests.floors.raise_to("used", through)
         return _pin(manifest, through, tokens)
-    raise CommitConflict(
-        f"{core.log(shard)}: it changed during each of {ATTEMPTS} attempts to pin it; try again"
-    )
+    raise CommitConflict(f"{core.log(shard)}: it changed during each attempt to pin it; try again")
 
 
 def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
     manifests = core.log(shard).manifests
-    for _ in range(ATTEMPTS):
+    for _ in core.env.attempts():
         before, floors = manifests.latest_with_floors()
         known = {} if before is None else _tokens(core, before, floors)
         writer = core.registered_writers.get(shard)
@@ -258,28 +261,26 @@ def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
             manifest = close_gap(core, shard)
         if before is None or manifest is None:
             return None
-        if _tokens(core, manifest, floors) != known:
+        if _tokens(core, manifest, floors) != known:  # guard: P-6
             # P-6: batches arrived during the flush, before the cut or after it.
             if manifest.writer_epoch != before.writer_epoch:
                 continue
-            log_ = Tokens(core.site(shard, floors))
+            log_ = Tokens(core.site(manifest, floors))
             known = merged(known, log_.in_log(before.replay_after, manifest.replay_after))
             if manifests.floors.load().wal > before.replay_after:
                 continue  # entries may have been collected before they were read
         return _pin(manifest, manifest.replay_after, known)
-    raise CommitConflict(
-        f"{core.log(shard)}: it changed during each of {ATTEMPTS} attempts to pin it; try again"
-    )
+    raise CommitConflict(f"{core.log(shard)}: it changed during each attempt to pin it; try again")
 
 
 def _pin(manifest: ShardManifest, through: Position, tokens: Mapping[str, int]) -> ShardCut:
-    return replace(ShardCut.of(manifest, through), tokens=tuple(sorted(tokens.items())))
+    return structs.replace(ShardCut.of(manifest, through), tokens=tuple(sorted(tokens.items())))
 
 
 def _tokens(core: Core, manifest: ShardManifest, floors: FloorValues) -> dict[str, int]:
     """The recorded exactly-once batches of that shard; a lost log contributes none."""
     try:
-        site = core.site(manifest.shard_id, floors)
+        site = core.site(manifest, floors)
     except (WalStoreMismatch, StoreError):
         site = core.table_site(manifest.shard_id)
     return Tokens(site).at(manifest)
@@ -288,28 +289,28 @@ def _tokens(core: Core, manifest: ShardManifest, floors: FloorValues) -> dict[st
 def _cut(core: Core, writer: ShardWriter) -> ShardManifest | None:
     """K-3: the writer's own cut, or a later version that differs in nothing it wrote.
 
-    None when it is closed, or when another writer has claimed the shard, which it may not know yet
-    (K-9). `FencedError` when rows it accepted before the call are lost with it. A writer that has
-    already ended reports that here once, as in any flush (F-16).
+    None when it is closed, has no MemTable to flush, or when another writer has claimed the shard,
+    which it may not know yet (K-9). `FencedError` when rows it accepted before the call are lost
+    with it. A writer that has already ended reports that here once, as in any flush (F-16); of a
+    sealed shard the heirs take its rows (C-11).
     """
     manifests = core.tails.manifests(writer.site)
+    sealed = manifests.latest()
+    if sealed is not None and sealed.status is Status.SEALED:
+        return None
     try:
+        # guard: K-9 simulator:operators
         writer.flush_wal()  # a WAL-only one too: what it took is durable, or told
         cut = writer.flush()
     except (FencedError, WriterClosed) as over:
         if over.unacknowledged:
             raise
         return None
-    except WalOnlyMode as error:
-        if manifests.require().writer_epoch != writer.epoch:
-            return None
-        raise WalOnlyMode(
-            f"{writer.site}: a checkpoint of scope 'all' flushes, and this writer is WAL-only;"
-            " use scope='durable', or fold its log with table.compact() first"
-        ) from error
+    except WalOnlyMode:
+        return None
     # After the flush: an idle writer flushes nothing, and so does not learn that it was fenced.
     latest = manifests.require()
-    if latest.writer_epoch != writer.epoch:
+    if latest.writer_epoch != writer.epoch:  # guard: K-9
         return None
     return latest if latest.current_generation == cut.current_generation else cut
 
@@ -318,9 +319,10 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
     """A manifest of the shard with R = tip, at the lowest cost (W-2, W-3).
 
     A closed gap costs nothing. A gap of fences costs one manifest in the current epoch, which
-    fences nobody. A gap with rows costs a claim, a replay and a flush.
+    fences nobody. A gap with rows costs a claim, a replay and a flush: `WalOnlyMode` when that
+    would end a writer of this handle.
     """
-    for _ in range(ATTEMPTS):
+    for _ in core.env.attempts():
         manifests = core.log(shard).manifests
         manifest, floors = manifests.latest_with_floors()
         if manifest is None:
@@ -338,26 +340,28 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             if manifests.latest_with_floors() == (manifest, floors):
                 raise
             continue
-        if holds_rows:
+        if holds_rows:  # guard: W-3 always
             assert manifest.status is not Status.SEALED, "C-11: a sealed shard has no gap"
-            config = replace(core.record.writer_defaults, enable_memtable=True)
-            passing = Shard(core, shard, None, is_routed=False)
+            _require_no_wal_only_writer(core, manifest)
             try:
-                with unregistered_writer(core, passing, _plain(config)) as writer:
-                    return writer.flush()
-            except SealedShard:
+                return Owner(core, shard).flush()
+            except SealedShard:  # guard: K-10
                 continue  # resharded in between: its gap is closed now (C-11)
         try:
             return manifests.advance_replay_point(tip, Epoch(manifest.writer_epoch))
         except FencedError:
             continue  # claimed in between: read again
-    raise CommitConflict(
-        f"{core.log(shard)}: it changed during each of {ATTEMPTS} attempts to pin it; try again"
+    raise CommitConflict(f"{core.log(shard)}: it changed during each attempt to pin it; try again")
+
+
+def _require_no_wal_only_writer(core: Core, manifest: ShardManifest) -> None:
+    writer = core.live_writer(manifest.shard_id)
+    if writer is None or writer.config.enable_memtable or writer.epoch != manifest.writer_epoch:
+        return
+    raise WalOnlyMode(
+        f"{writer.site}: a checkpoint of scope 'all' flushes, and this writer is WAL-only; use"
+        " scope='durable', or close it first"
     )
-
-
-def _plain(config: WriterConfig) -> WriterConfig:
-    return replace(config, index_configs=())
 
 
 def _holds_rows(site: ShardSite, manifest: ShardManifest, tip: Position) -> bool:

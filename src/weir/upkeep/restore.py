@@ -2,18 +2,26 @@
 
 Steps, each idempotent; a second run after a crash, with the same checkpoint, starts over and ends
 the same:
-  1  checkpoint the current state (scope "durable"), as the way back
-  2  record the restore in the lineage
-  3  keep compactors away, announce it in the lineage once more, then make the checkpoint's version
-     of the base the latest; if that lands after others have taken over, announce it again (L-8)
-  4  for each shard: claim it, which fences every writer, and publish in one manifest the
-     checkpoint's SSTables, its log rows as one more, and R = L over everything discarded
+  1  keep compactors away
+  2  checkpoint the current state (scope "durable"), as the way back
+  3  announce the restore in the lineage, then make the checkpoint's version of the base the latest;
+     if that lands after others have taken over, announce it again (L-8)
+  4  for each shard: claim it, which fences every writer; if rows were acknowledged since step 2,
+     make the way back again with them; then publish in one manifest the checkpoint's SSTables, its
+     log rows as one more, and R = L over everything discarded
   5  record that it is done, and what was rolled back
 
 The SSTables get new generations, above all ever used, so that no mark of an old compaction makes
 them look folded. A read that begins during a restore may see some shards before it and others after
-it. Exactly-once tokens and the log itself are not rolled back: the change feed still shows the
-discarded entries, and has none for the restore.
+it; verbs that would make such a mixture final wait (`weir.upkeep.unfinished`). Exactly-once tokens
+and the log itself are not rolled back: the change feed still shows the discarded entries, and has
+none for the restore.
+
+Writers go on after a restore that died. So every attempt has a way back of its own, which holds
+what the earlier attempt's way back holds and the rows written since (K-11): the base from before
+the rollback, shards that were not rolled back as they are now, and of the others what was
+discarded, under what was written since. One generation number is left unused below the SSTables
+that a restore names; that is how a later attempt recognizes a shard that was rolled back.
 """
 
 from __future__ import annotations
@@ -23,30 +31,53 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
-from weir.errors import CommitConflict, InvalidInput, MissingEntry, WalStoreMismatch
+import pyarrow as pa
+from msgspec import structs
+
+from weir.durations import seconds
+from weir.errors import (
+    CommitConflict,
+    InvalidInput,
+    MissingEntry,
+    SnapshotExpired,
+)
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.format.schema import TableSchema, align_batch
-from weir.log.fence import Claim, claim_shard
+from weir.lake.api import Base
+from weir.lake.base.versions import RESTORE
+from weir.lake.pylance_lake import PylanceLake
 from weir.log.rules import Evidence
-from weir.merge.tails import live_entries
+from weir.read.cache import ReadCache, live_entries
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
 from weir.records.cut import ShardCut
-from weir.records.lineage import Lineage, append_lineage, read_lineage
+from weir.records.lineage import Lineage, Restored, append_lineage, read_lineage
 from weir.routing.core import Core
-from weir.routing.shards import Shard, unregistered_writer
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.exclusive import CLAIM_ATTEMPTS, CompactionClaim, without_compaction
-from weir.upkeep.pinning import versioned_lake
+from weir.upkeep import pinning
+from weir.upkeep.compact.claim import Claim
+from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.owner import Owner
+from weir.upkeep.pinning import (
+    PinOvertaken,
+    check_shard_floors,
+    durable_pins,
+    make,
+    versioned_lake,
+)
+from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.upkeep")
 
 UNDO_TTL: Final = "7d"
+UNDO_NAME: Final = "before-restore"
 HOLD_SECONDS: Final = 86_400.0
+TABLE_BYTES: Final = 256 << 20
+"""About the size of the SSTables that the log rows of a checkpoint become: a MemTable's."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +88,8 @@ class RestoreReport:
     base_version: int
     """The new base version, equal to the checkpoint's."""
     undo: Checkpoint
-    """The table as it was before, kept for seven days: restore or clone it to go back."""
+    """The table as it was before, kept for seven days: restore or clone it to go back. After a
+    restore that was interrupted it also holds the rows written until this attempt."""
     shards: dict[UUID, tuple[int, int]]
     """For each shard the positions `(after, through]` whose entries no longer count."""
 
@@ -66,76 +98,67 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
     """Make the table what it was at the checkpoint; every writer is fenced.
 
     Raises `CheckpointNotFound`; `InvalidInput` when the table was resharded since (clone the
-    checkpoint instead); `MissingEntry` when log rows of a durable checkpoint are gone. Close this
-    process's own writers first: they are fenced like all others. Cost: a claim and a manifest for
-    each shard, a commit of the base.
+    checkpoint instead); `CommitConflict` while a reshard is unfinished; `MissingEntry` when log
+    rows of a durable checkpoint are gone. Close this process's own writers first: they are fenced
+    like all others. Cost: a claim and a manifest for each shard, a commit of the base.
     """
     target = checkpoints.find(core, checkpoint)
-    if target.routing_version != core.refresh().routing_version:
-        raise InvalidInput(
-            f"{core.uri} was resharded after checkpoint {target.id}; clone the checkpoint to get"
-            " the table as it was"
-        )
-    _require_tables(core, target)
+    _require_routing(core, target)
+    _require_tables(core, target)  # guard: G-13 test_inside_the_table
     # The checkpoint must outlive this call (K-5: only upward).
     records = Checkpoints(core.store)
-    target = records.refresh(target, expires=core.store.now() + HOLD_SECONDS)
-    lineage, undo = _begin(core, target)
-    core.env.failpoint("restore.begun")
-    with without_compaction(core) as hold:
+    target = records.refresh(target, expires=core.store.now() + HOLD_SECONDS, env=core.env)
+    with without_compaction(core) as claim:
         core.env.failpoint("restore.held")
-        # Lance cannot fence a restore. So it is announced in the chain that also says "ready": of
-        # two concurrent restores one is refused, and a rollback that lands late leaves a lineage
-        # that says the table must be restored again.
-        lineage = append_lineage(core.store, lineage, core.env.new_id())
+        lineage, undo = _announce(core, claim, target)
         core.env.failpoint("restore.announced")
-        hold.forget_progress()
+        claim.forget_progress()
         version = versioned_lake(core).restore(target.base_version, str(target.id))
-        lineage = _announce_if_late(core, hold, lineage)
+        lineage = _announce_if_late(core, claim, lineage)
         # A rollback that landed late has undone others' work on the base: the shards must follow,
         # or the table would mix both states. A process that lost its claim after the rollback must
         # leave the shards alone: they belong to the new holder.
-        require = partial(hold.require_since, version)
+        require = partial(claim.require_since, version)
         core.env.failpoint("restore.base")
         pins = {pin.shard: pin for pin in target.shards}
         # Read the pinned version, which is equal: nothing protects the new one (G-12).
         base = core.lake.open_base(target.base_version)
         discarded: dict[UUID, tuple[int, int]] = {}
         for shard in dict.fromkeys([*pins, *core.shard_ids()]):
-            folded = base.compacted.get(shard, 0)
-            span = _restore_shard(core, shard, pins.get(shard), base.schema, folded, require)
-            if span is not None:
-                discarded[shard] = span
+            taken = _take_over(core, shard)
+            if taken is None:
+                continue
+            if taken.has_entries_after(undo):
+                lineage, undo = _extend_way_back(core, lineage, undo, shard)
+            pin, folded = pins.get(shard), base.compacted.get(shard, 0)
+            discarded[shard] = _restore_shard(core, taken, pin, base.schema, folded, require)
             core.env.failpoint(f"restore.shard {shard}")
-        hold.require()
-    done = {
-        "checkpoint": str(target.id),
-        "undo": str(undo.id),
-        "at": core.env.clock.wall(),
-        "discarded": {str(shard): list(span) for shard, span in discarded.items()},
-    }
-    append_lineage(core.store, replace(lineage, state="ready", restored=done), core.env.new_id())
+        claim.require()
+    done = Restored(target.id, undo.id, core.env.clock.wall(), discarded)
+    append_lineage(
+        core.store, structs.replace(lineage, state="ready", restored=done), core.env.new_id()
+    )
     core.env.failpoint("restore.done")
     logger.info("table.restored uri=%s checkpoint=%s", core.uri, target.id)
     return RestoreReport(target.id, version, undo, discarded)
 
 
-def _announce_if_late(core: Core, hold: CompactionClaim, lineage: Lineage) -> Lineage:
+def _announce_if_late(core: Core, claim: Claim, lineage: Lineage) -> Lineage:
     """The lineage after the rollback, which is announced again if the claim was lost before it.
 
     Another restore may have ended since the announcement, or be about to end: its "ready" would
     hide that the base was taken back after it.
     """
     try:
-        hold.require()
+        claim.require()
         return lineage
     except CommitConflict:
         logger.warning("restore.late uri=%s base_version=%d", core.uri, core.base().version)
-    for _ in range(CLAIM_ATTEMPTS):
+    for _ in core.env.attempts():
         latest = read_lineage(core.store) or lineage
-        if latest.seq == lineage.seq:
+        if latest.seq == lineage.seq:  # guard: L-8 always test_two_restores_at_once
             return lineage
-        again = replace(latest, state="restoring", restored=lineage.restored)
+        again = structs.replace(latest, state="restoring", restored=lineage.restored)
         with suppress(CommitConflict):
             return append_lineage(core.store, again, core.env.new_id())
     raise CommitConflict(f"{core.uri}: other restores are running; run this again after them")
@@ -154,97 +177,259 @@ def _require_tables(core: Core, target: Checkpoint) -> None:
                 core.lake.open_sstable(pin.shard, table.path, base.schema)
 
 
-def _begin(core: Core, target: Checkpoint) -> tuple[Lineage, Checkpoint]:
-    """Steps 1 and 2; a run after a crash keeps the first attempt's undo checkpoint."""
+def _require_routing(core: Core, target: Checkpoint) -> None:
+    """Refuse a checkpoint of another routing, or to run in the middle of a reshard.
+
+    A restore that was announced and has not touched the table is taken back then: it can no longer
+    be run. One that has rolled back the base goes on: the reshard has not begun, and waits for it.
+    """
+    lineage = read_lineage(core.store)
+    begun = lineage if lineage is not None and lineage.state == "restoring" else None
+    rolled_back = bool(begun and begun.restored and _has_rolled_back(core, begun.restored))
+    try:
+        if not rolled_back:
+            require_settled(core, "restore")
+        if target.routing_version != core.refresh().routing_version:
+            raise InvalidInput(
+                f"{core.uri} was resharded after checkpoint {target.id}; clone the checkpoint to"
+                " get the table as it was"
+            )
+    except (CommitConflict, InvalidInput):
+        if begun is not None and not rolled_back:
+            append_lineage(core.store, structs.replace(begun, state="ready"), core.env.new_id())
+        raise
+
+
+def _announce(core: Core, claim: Claim, target: Checkpoint) -> tuple[Lineage, Checkpoint]:
+    """Steps 2 and 3, up to the record that announces the restore.
+
+    Lance cannot fence a restore. So it is announced in the chain that also says "ready": of two
+    concurrent restores one is refused, and a rollback that lands late leaves a lineage that says
+    the table must be restored again.
+    """
     lineage = read_lineage(core.store) or Lineage(state="ready")
-    if lineage.state == "restoring" and "undo" in lineage.restored:
-        known = Checkpoints(core.store).load(UUID(lineage.restored["undo"]))
-        if known is not None and lineage.restored.get("checkpoint") == str(target.id):
-            return lineage, known
-    undo = checkpoints.create(core, scope="durable", name="before-restore", ttl=UNDO_TTL)
-    note = {"checkpoint": str(target.id), "undo": str(undo.id)}
-    begun = replace(lineage, state="restoring", restored=note)
-    return append_lineage(core.store, begun, core.env.new_id()), undo
+    undo = _way_back(core, lineage)
+    core.env.failpoint("restore.begun")
+    claim.require()
+    begun = structs.replace(lineage, state="restoring", restored=Restored(target.id, undo.id))
+    announced = append_lineage(core.store, begun, core.env.new_id())
+    _require_routing(core, target)  # a reshard that begins from now on sees the announcement
+    return announced, undo
+
+
+def _has_rolled_back(core: Core, restored: Restored) -> bool:
+    """True when that restore, or an unfinished one before it, took the base back; also when the
+    history to tell is gone. The way back of each attempt names the base before the first one."""
+    undo = Checkpoints(core.store).load(restored.undo)
+    if undo is None:
+        return True
+    lake = cast("PylanceLake", core.lake)
+    try:
+        commits = list(lake.commit_properties(after_version=undo.base_version))
+        return any(RESTORE in properties for _, properties in commits)
+    except SnapshotExpired:
+        return True
+
+
+# -- the way back --------------------------------------------------------------------------------
+
+
+def _way_back(core: Core, lineage: Lineage) -> Checkpoint:
+    """A checkpoint of every row acknowledged so far, in earlier attempts too (K-11)."""
+    lifetime = seconds(UNDO_TTL, name="ttl")
+    restored = lineage.restored
+    if lineage.state == "restoring" and restored and _has_rolled_back(core, restored):
+        earlier = Checkpoints(core.store).load(restored.undo)
+        if earlier is not None:
+            return _way_back_over(core, earlier, lifetime)
+    pins = partial(durable_pins, core)
+    return make(core, pins, scope="durable", lifetime=lifetime, name=UNDO_NAME)
+
+
+def _extend_way_back(
+    core: Core, lineage: Lineage, undo: Checkpoint, shard: UUID
+) -> tuple[Lineage, Checkpoint]:
+    """A way back that also holds what was acknowledged in that shard before it was claimed."""
+    more = _way_back_over(core, undo, seconds(UNDO_TTL, name="ttl"), only=shard)
+    assert lineage.restored is not None, "L-8: announced before any shard is claimed"
+    note = structs.replace(lineage.restored, undo=more.id)
+    noted = append_lineage(core.store, structs.replace(lineage, restored=note), core.env.new_id())
+    pinning.drop(core, undo)
+    return noted, more
+
+
+def _way_back_over(
+    core: Core, earlier: Checkpoint, lifetime: float, *, only: UUID | None = None
+) -> Checkpoint:
+    """The rows of `earlier` and those written since, to any shard or to `only` that one: its base,
+    and its shards with more rows.
+
+    Nothing of weir has changed that base since: whoever would, waits for the restore.
+    """
+    base = core.lake.open_base(earlier.base_version)
+    before = {pin.shard: pin for pin in earlier.shards}
+    for _ in core.env.attempts():
+        cuts = dict(before)
+        for now in durable_pins(core):
+            if only in (None, now.shard):
+                cuts[now.shard] = _cut_over(core, base, before.get(now.shard), now)
+        moment, shards = core.store.now(), tuple(cuts.values())
+        draft = structs.replace(earlier, id=core.env.new_id(), created=moment, shards=shards)
+        with suppress(PinOvertaken):
+            return pinning.hold(core, draft, lifetime, partial(_check_over, core, earlier, draft))
+    raise CommitConflict(
+        f"{core.uri}: collection overtook the checkpoint of the table before this restore"
+        " again and again; try again"
+    )
+
+
+def _check_over(core: Core, earlier: Checkpoint, draft: Checkpoint) -> None:
+    """The handshake of K-1b for what is new, and the earlier checkpoint for the rest (K-1)."""
+    check_shard_floors(core, draft)
+    if Checkpoints(core.store).load(earlier.id) is None:
+        raise PinOvertaken(f"checkpoint {earlier.id} was deleted or collected meanwhile")
+    _require_tables(core, draft)
+
+
+def _cut_over(core: Core, base: Base, before: ShardCut | None, now: ShardCut) -> ShardCut:
+    """The shard's rows of both moments, whether an attempt rolled it back in between or not.
+
+    `before` may itself name SSTables that no manifest lists: those of an attempt before it.
+    """
+    if before is None:
+        return now
+    folded = base.compacted.get(now.shard, 0)
+    kept = [table for table in before.sstables if table.generation > folded]
+    if _was_rolled_back(before, now) and not before.closed:
+        # The rows of its log are newer than its SSTables and older than all that came later. There
+        # is one number between them.
+        rows = _log_tables(core, before, base.schema, most=None)
+        kept += [structs.replace(table, generation=before.current_generation) for table in rows]
+    known = {table.path for table in kept}
+    since = [t for t in now.sstables if t.path not in known and not _is_named_again(t)]
+    return structs.replace(now, sstables=(*kept, *since))
+
+
+def _was_rolled_back(before: ShardCut, now: ShardCut) -> bool:
+    """True when a restore has published the shard since `before`.
+
+    A flush would have used the number that a rollback leaves unused.
+    """
+    unused = before.current_generation
+    flushed = any(table.generation == unused for table in now.sstables)
+    return now.current_generation > unused and not flushed
+
+
+def _is_named_again(table: SsTable) -> bool:
+    """True for an SSTable that a restore published: its folder has the name of another number."""
+    named = paths.parse_sstable_name(table.path)
+    return named is not None and named[1] != table.generation
+
+
+# -- the shards ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A shard to which nobody else can write until a writer claims it again."""
+
+    shard: UUID
+    epoch: Epoch
+    through: Position
+    """Its last entry."""
+    is_claimed: bool
+    """That entry is the fence of this restore; False: the shard is sealed."""
+
+    def has_entries_after(self, undo: Checkpoint) -> bool:
+        """True when entries were added since that way back was made: they may hold rows."""
+        known = next((pin.wal_through for pin in undo.shards if pin.shard == self.shard), 0)
+        return self.is_claimed and self.through - 1 > known
+
+
+def _take_over(core: Core, shard: UUID) -> _Taken | None:
+    """Fence the writer of the shard; None for a folder without a shard."""
+    current = core.log(shard).manifests.latest()
+    if current is None:
+        return None
+    if current.status is Status.SEALED:
+        epoch, last = Epoch(current.writer_epoch), Position(current.last_seen)
+        return _Taken(shard, epoch, last, is_claimed=False)
+    claim = Owner(core, shard).claim()
+    return _Taken(shard, claim.epoch, claim.fence, is_claimed=True)
 
 
 def _restore_shard(
     core: Core,
-    shard: UUID,
+    taken: _Taken,
     pin: ShardCut | None,
     schema: TableSchema,
     folded: int,
     require: Callable[[], None],
-) -> tuple[int, int] | None:
+) -> tuple[int, int]:
     """Step 4 for one shard; a shard the checkpoint does not know becomes empty."""
-    manifests = core.log(shard).manifests
-    current = manifests.latest()
-    if current is None:
-        return None
-    if current.status is Status.SEALED:
-        epoch, through = current.writer_epoch, current.last_seen
-    else:
-        claim = _claim(core, shard)
-        epoch, through = claim.epoch, claim.fence
-    rows = None if pin is None or pin.closed else _log_rows(core, pin, schema)
+    rows = [] if pin is None or pin.closed else _log_tables(core, pin, schema)
     kept = [] if pin is None else [t for t in pin.sstables if t.generation > folded]
 
     def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
         # After the claim: a process that takes over from now on claims the shard after us.
         require()
-        first = latest.current_generation
+        first = latest.current_generation + 1  # the unused number tells later attempts of this
         named = [
-            replace(table, generation=Generation(first + i))
-            for i, table in enumerate([*kept, *([rows] if rows else [])])
+            structs.replace(table, generation=Generation(first + i))
+            for i, table in enumerate([*kept, *rows])
         ]
-        last = Position(max(through, latest.last_seen))
+        last = Position(max(taken.through, latest.last_seen))
         following = replace(
             latest,
             sstables=tuple(named),
             current_generation=Generation(first + len(named)),
-            replay_after=last,
+            replay_after=last,  # guard: F-3 simulator:restores
             last_seen=last,
+            closed_epoch=taken.epoch,
         )
         return following, Evidence(covered=last, restoring=True)
 
-    committed = manifests.update(change, epoch=Epoch(epoch))
+    committed = core.log(taken.shard).manifests.update(change, epoch=taken.epoch)
     after = pin.wal_through if pin is not None else Position(0)
     return int(after), int(committed.replay_after)
 
 
-def _claim(core: Core, shard: UUID) -> Claim:
-    """Claim the shard. A lost log that held nothing is replaced, as a writer would do (S-7)."""
-    core.wal_stores.forget(shard)
-    try:
-        return claim_shard(core.site(shard))
-    except WalStoreMismatch:
-        config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
-        with unregistered_writer(core, Shard(core, shard, None, is_routed=False), config):
-            pass
-    return claim_shard(core.site(shard))
+def _log_tables(
+    core: Core, pin: ShardCut, schema: TableSchema, *, most: int | None = TABLE_BYTES
+) -> list[SsTable]:
+    """The rows of the entries `(R, T]` as new SSTables, oldest first; W-4: they are in the log.
 
-
-def _log_rows(core: Core, pin: ShardCut, schema: TableSchema) -> SsTable | None:
-    """The rows of the entries `(R, T]` as an SSTable of their own; W-4: they are in the log."""
+    Memory holds one SSTable of about `most` bytes (L-10); None: all rows go into one.
+    """
     log = core.log(pin.shard)
+    generation = log.manifests.require().current_generation
+    made: list[SsTable] = []
+
+    def write(batches: list[pa.RecordBatch]) -> None:
+        # The tag makes the folder name unique; the manifest, not the name, says the generation.
+        name = paths.sstable_name(generation, f"{core.env.random.getrandbits(32):08x}")
+        info = core.lake.write_sstable(pin.shard, name, batches, schema)
+        made.append(info.listed_as(generation, name))
+
+    held: list[pa.RecordBatch] = []
+    size = 0
+    entries = live_entries(
+        core.attached.of(ReadCache).entries(log, pin.replay_after, pin.wal_through, pinned=True),
+        pin.current_generation,
+        keyed=bool(schema.primary_key),
+    )
     try:
-        entries = list(
-            live_entries(
-                core.tails.entries(log, pin.replay_after, pin.wal_through, pinned=True),
-                pin.current_generation,
-                keyed=bool(schema.primary_key),
-            )
-        )
+        for entry in entries:
+            held += [align_batch(batch, schema.wal) for batch in entry.batches]
+            size += entry.size
+            if most is not None and size >= most:
+                write(held)
+                held, size = [], 0
     except MissingEntry as missing:
         raise MissingEntry(
             f"{log}: the checkpoint needs log entries {pin.replay_after + 1} to"
             f" {pin.wal_through}, but not all can be read: {missing}"
         ) from missing
-    batches = [align_batch(batch, schema.wal) for entry in entries for batch in entry.batches]
-    if not batches:
-        return None
-    # The random tag makes the folder name unique; the manifest, not the name, says the generation.
-    tag = f"{core.env.random.getrandbits(32):08x}"
-    generation = log.manifests.require().current_generation
-    name = paths.sstable_name(generation, tag)
-    info = core.lake.write_sstable(pin.shard, name, batches, schema)
-    return info.listed_as(generation, name)
+    if held:
+        write(held)
+    return made

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from weir.env import Env
 from weir.errors import InvalidInput
 from weir.routing.core import Core
 
@@ -22,12 +19,7 @@ Task = dict[str, Any]
 Result = dict[str, Any]
 Run = Callable[[Core, Task], Result]
 Progress = Callable[[str, int, int], None]
-"""`progress(kind, done, total)`."""
-
-logger = logging.getLogger("weir.upkeep")
-
-PROGRESS_INTERVAL_SECONDS: Final = 60.0
-"""How often a run reports that it is alive, whether or not a task has finished."""
+"""`progress(kind, done, total)`: for display, called when a task has finished."""
 
 LOCAL_WORKERS: Final = 2
 """Concurrent tasks in one process: one computes while another waits for the store."""
@@ -57,55 +49,16 @@ class LocalRunner:
         lock = core.env.threads.lock()
         done = 0
 
-        def tell(kind: str, more: int) -> None:
-            nonlocal done
-            with lock:
-                done += more
-                if progress is not None:
-                    progress(kind, done, len(tasks))
-
         def one(task: Task) -> Result:
+            nonlocal done
             result = run_task(core, task)
-            tell(str(task["run"]), 1)
+            with lock:
+                done += 1
+                if progress is not None:
+                    progress(str(task["run"]), done, len(tasks))
             return result
 
-        with regularly(core.env, lambda: tell(str(tasks[0]["run"]), 0)):
-            return core.env.threads.map(one, list(tasks), workers=self.slots)
-
-
-@contextmanager
-def regularly(env: Env, act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` every minute while the block runs.
-
-    One task may be a whole compaction that takes hours. The progress callback renews the claim
-    under which it runs. If it were called only when the task ends, the run would be presumed dead
-    and replaced again and again.
-    """
-    condition = env.threads.condition()
-    ended: list[bool] = []
-
-    def beat() -> None:
-        with condition:
-            while not ended:
-                condition.wait(PROGRESS_INTERVAL_SECONDS)
-                if ended:
-                    return
-                try:
-                    act()
-                except Exception as error:  # noqa: BLE001  the work goes on, and so does this
-                    logger.warning("tasks.progress.failed reason=%r", error)
-
-    thread = env.threads.start(beat, name="weir-tasks-progress")
-    if thread is None:  # the work is still done, and reported task by task (F-16)
-        logger.warning("tasks.progress.alone")
-    try:
-        yield
-    finally:
-        with condition:
-            ended.append(True)
-            condition.notify_all()
-        if thread is not None:
-            thread.join()
+        return core.env.threads.map(one, list(tasks), workers=self.slots)
 
 
 def run_task(core: Core, task: Task) -> Result:

@@ -311,6 +311,124 @@ def test_a_struct_of_arrow_is_held_to_the_rule_inside() -> None:
         cast_exactly(items, pa.map_(pa.string(), pa.float32()), "m")
 
 
+@pytest.mark.parametrize("items", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("number", [1, 1.0, np.float32(1)], ids=lambda n: type(n).__name__)
+def test_m9_a_null_beside_a_number_is_taken_wherever_it_is(items: pa.DataType, number) -> None:
+    cases = [
+        (items, [number, None]),
+        (pa.struct([("x", items)]), [{"x": number}, {"x": None}, None]),
+        (pa.list_(items), [[number, None], None, []]),
+        (pa.list_(items, 2), [[number, None], None]),
+        (pa.list_(pa.struct([("x", items)])), [[{"x": number}, {"x": None}], None]),
+        (pa.map_(pa.string(), items), [[("a", number), ("b", None)], None]),
+    ]
+    for dtype, values in cases:
+        assert from_python(values, dtype, "c").to_pylist() == values
+
+
+_NULLS = [
+    (pa.null(), pa.float32(), [None]),
+    (pa.null(), pa.list_(pa.float32(), 2), [None]),
+    (pa.null(), pa.fixed_shape_tensor(pa.float32(), [2]), [None]),
+    (pa.list_(pa.null()), pa.list_(pa.float64()), [[], None, [None]]),
+    (pa.list_(pa.null()), pa.list_(pa.float64(), 1), [None, [None]]),
+    (pa.list_(pa.null()), pa.list_(pa.struct([("x", pa.float16())])), [[], None, [None]]),
+    (pa.struct([("x", pa.null())]), pa.struct([("x", pa.float32())]), [{"x": None}, None]),
+    (
+        pa.map_(pa.string(), pa.null()),
+        pa.map_(pa.string(), pa.float32()),
+        [[("a", None)], [], None],
+    ),
+]
+
+
+@pytest.mark.parametrize(("have", "want", "values"), _NULLS, ids=str)
+def test_m9_columns_of_nulls_become_any_type(have, want, values) -> None:
+    assert cast_exactly(pa.array(values, have), want, "c").to_pylist() == values
+    chunked = pa.chunked_array([pa.array(values, have)])
+    assert cast_exactly(chunked, want, "c").to_pylist() == values
+
+
+def test_m9_numbers_in_a_struct_in_a_list_are_not_rounded() -> None:
+    """Only the items of a list are, in both forms."""
+    dtype = pa.list_(pa.struct([("x", pa.float32()), ("v", pa.list_(pa.float32()))]))
+    wide = pa.list_(pa.struct([("x", pa.float64()), ("v", pa.list_(pa.float64()))]))
+    rounded = float(np.float32(0.1))
+    fits, loses = [[{"x": 0.5, "v": [0.1]}]], [[{"x": 0.1, "v": [0.5]}]]
+    assert from_python(fits, dtype, "c").to_pylist() == [[{"x": 0.5, "v": [rounded]}]]
+    assert cast_exactly(pa.array(fits, wide), dtype, "c").to_pylist() == [
+        [{"x": 0.5, "v": [rounded]}]
+    ]
+    with pytest.raises(SchemaMismatch, match=r"\.x"):
+        from_python(loses, dtype, "c")
+    with pytest.raises(SchemaMismatch, match=r"\.x"):
+        cast_exactly(pa.array(loses, wide), dtype, "c")
+
+
+@pytest.mark.parametrize("want", [pa.float32(), pa.float64()], ids=str)
+def test_m9_half_floats_widen(want: pa.DataType) -> None:
+    halves = pa.array([0.5, None, math.inf], pa.float16())
+    assert cast_exactly(halves, want, "c").to_pylist() == [0.5, None, math.inf]
+    assert cast_exactly(pa.array([0.5], want), pa.float16(), "c").to_pylist() == [0.5]
+    with pytest.raises(SchemaMismatch, match=r"0\.1"):
+        cast_exactly(pa.array([0.125, 0.1], want), pa.float16(), "c")
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "fits"),
+    [
+        (2**60, pa.float64(), True),
+        (2**60, pa.float32(), True),
+        (2**60 + 1, pa.float64(), False),
+        (-(2**63), pa.float32(), True),
+        (2**63 - 1, pa.float64(), False),
+        (2**31 - 1, pa.float32(), False),
+        (65504, pa.float16(), True),
+        (65520, pa.float16(), False),
+    ],
+)
+def test_m9_an_integer_is_a_float_if_the_float_equals_it(number, dtype, fits) -> None:
+    def outcome(make):
+        try:
+            return make().to_pylist()
+        except SchemaMismatch as error:
+            return str(number) in str(error)
+
+    expected = [number, None] if fits else True
+    assert outcome(lambda: from_python([number, None], dtype, "c")) == expected
+    assert outcome(lambda: cast_exactly(pa.array([number, None]), dtype, "c")) == expected
+    inside = outcome(lambda: cast_exactly(pa.array([[number]]), pa.list_(dtype), "c"))
+    assert inside == ([[number]] if fits else True)
+
+
+def test_m9_unsigned_integers_are_floats_if_the_float_equals_them() -> None:
+    fits = pa.array([2**63, 2**64 - 2**11], pa.uint64())
+    assert cast_exactly(fits, pa.float64(), "c").to_pylist() == [2.0**63, 2.0**64 - 2.0**11]
+    with pytest.raises(SchemaMismatch, match=str(2**64 - 1)):
+        cast_exactly(pa.array([2**64 - 1], pa.uint64()), pa.float64(), "c")
+
+
+def test_m9_the_values_of_a_dictionary_are_not_rounded() -> None:
+    want = pa.dictionary(pa.int32(), pa.float32())
+    for encoded in (lambda values: values, lambda values: values.dictionary_encode()):
+        fits = cast_exactly(encoded(pa.array([0.5, None, 0.5])), want, "c")
+        assert (fits.type, fits.to_pylist()) == (want, [0.5, None, 0.5])
+        with pytest.raises(SchemaMismatch, match=r"0\.1"):
+            cast_exactly(encoded(pa.array([0.1])), want, "c")
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [pa.timestamp("us"), pa.timestamp("ns", "UTC"), pa.date32(), pa.duration("us")],
+    ids=str,
+)
+@pytest.mark.parametrize("nat", [pd.NaT, np.datetime64("NaT"), np.timedelta64("NaT")], ids=repr)
+def test_the_null_of_times_is_null_in_columns_of_times(nat, dtype: pa.DataType) -> None:
+    assert from_python([nat, None], dtype, "c").to_pylist() == [None, None]
+    with pytest.raises(SchemaMismatch):
+        from_python([nat], pa.string(), "c")
+
+
 @pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["a", "b"])])
 def test_categories_of_polars_become_text(dtype) -> None:
     column = pa.table(pl.DataFrame({"c": pl.Series(["a", None, "b"], dtype=dtype)}))["c"]

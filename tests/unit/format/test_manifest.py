@@ -62,7 +62,9 @@ def manifests(draw):
         field_entries=tuple(draw(st.lists(st.tuples(st.text(), st.binary()), max_size=3))),
         status=draw(st.sampled_from(Status)),
         commit_id=draw(st.sampled_from([b"", bytes(range(16))])),
-        announced=draw(st.one_of(st.none(), st.integers(1, 2**64 - 1))),
+        closed_epoch=draw(U64),
+        wal_only=draw(st.booleans()),
+        dropped=draw(st.booleans()),
     )
 
 

@@ -171,8 +171,9 @@ def test_names_of_weirs_own_records():
     assert paths.compaction_chain() == "_weir/compaction"
     assert paths.clone_chain() == "_weir/clone"
     assert paths.reshard_chain() == "_weir/reshard"
-    assert paths.wal_store_chain(SHARD) == f"_weir/shards/{shard}/wal_store"
-    assert paths.store_id_path(SHARD) == f"_mem_wal/{shard}/weir_store_id.json"
+    assert paths.places_chain(SHARD) == f"_weir/shards/{shard}/places"
+    assert paths.is_log_folder(paths.log_folder(SHARD, SHARD))
+    assert not paths.is_log_folder(shard)
     assert paths.floor_dir(SHARD, "wal") == f"_weir/shards/{shard}/floor/wal"
     assert paths.floor_dir(SHARD, "manifest") == f"_weir/shards/{shard}/floor/manifest"
     assert paths.manifest_hint_path(SHARD) == f"_mem_wal/{shard}/manifest/version_hint.json"

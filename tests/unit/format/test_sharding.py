@@ -5,7 +5,19 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from weir.format.sharding import FIRST_ROUTING, Bucket, Identity, Unsharded, shard_id
+from weir.format.sharding import (
+    FIRST_ROUTING,
+    Bucket,
+    Identity,
+    PerWriter,
+    Unsharded,
+    field_entries,
+    is_of_writer,
+    shard_id,
+    value_from_entries,
+    value_of_app,
+    value_of_writer,
+)
 
 T = Identity("t")
 
@@ -46,3 +58,26 @@ def test_a_null_which_lancedb_refuses_has_an_id_of_its_own():
 def test_later_routings_share_no_shard_with_the_first():
     made = {shard_id(Bucket("id", 2), value, n) for value in (0, 1) for n in range(4)}
     assert len(made) == 8
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (value_of_app("spark"), "e630f9f3-3ea7-509b-a73b-72c0c39896f7"),
+        (value_of_writer(UUID(int=7 << 80)), "6e1e0ba0-e6b3-5b08-94e6-d2db89456562"),
+    ],
+)
+def test_c18_a_shard_of_a_writer_or_an_application_is_found_by_its_name(value, expected):
+    """Stored: another id would apply the batches of an application again (P-2)."""
+    for sharding in (PerWriter(), PerWriter(silent_after=5)):
+        assert shard_id(sharding, value, FIRST_ROUTING) == UUID(expected)
+        entries = field_entries(sharding, value, None)
+        assert value_from_entries(sharding, entries, None) == value
+
+
+def test_c18_an_application_has_no_writers_shard_whatever_its_name():
+    name = value_of_writer(UUID(int=7 << 80))
+    assert is_of_writer(PerWriter(), name)
+    assert not is_of_writer(PerWriter(), value_of_app(name))
+    assert not is_of_writer(PerWriter(), None)
+    assert not is_of_writer(Identity("t"), name)  # a value of that column

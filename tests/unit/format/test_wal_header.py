@@ -4,10 +4,14 @@ import pyarrow as pa
 import pytest
 
 from tests.support.shards import schema
+from weir.format.ipc_guard import Truncated
+from weir.format.schema import TableSchema
 from weir.format.wal_entry import EntryEncoder, encode_fence
-from weir.format.wal_header import read_header
+from weir.format.wal_header import Carries, read_header
 
 SCHEMA = schema()
+TOKEN = (("app", 3),)
+WORDS = pa.dictionary(pa.int32(), pa.string())
 
 
 def entry(tokens=()) -> bytes:
@@ -17,31 +21,54 @@ def entry(tokens=()) -> bytes:
     return bytes(encoder.encode([batch], epoch=7, generation=2, entry_id="e", tokens=tokens))
 
 
+def with_dictionaries(tokens=()) -> bytes:
+    """An entry in whose bytes two dictionaries come before the rows."""
+    fields = [pa.field("id", pa.int64()), pa.field("d", WORDS), pa.field("e", WORDS)]
+    table = TableSchema(pa.schema(fields), (), 2)
+    columns = [[1], pa.array(["w" * 900]).cast(WORDS), pa.array(["v" * 900]).cast(WORDS), [False]]
+    batch = pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=table.wal)
+    encoder = EntryEncoder(table)
+    return bytes(encoder.encode([batch], epoch=7, generation=2, entry_id="e", tokens=tokens))
+
+
 def test_the_epoch_is_found_in_a_prefix() -> None:
     data = entry()
     assert len(data) > 5000
     header = read_header(data[:2000])
-    assert header is not None
-    assert header.epoch == 7
-    assert not header.may_hold_tokens
+    assert (header.epoch, header.tokens) == (7, Carries.NO)
 
 
 def test_a_fence_has_an_epoch_and_no_token() -> None:
     header = read_header(bytes(encode_fence(9, "f")))
-    assert header is not None
-    assert (header.epoch, header.may_hold_tokens) == (9, False)
+    assert (header.epoch, header.tokens) == (9, Carries.NO)
 
 
-@pytest.mark.parametrize("tokens", [(), (("app", 3),)])
-def test_no_prefix_denies_a_token_that_is_there(tokens) -> None:
-    data = entry(tokens)
-    for length in range(0, 3000, 7):
-        header = read_header(data[:length])
-        if header is not None and tokens:
-            assert header.may_hold_tokens, length
-    assert read_header(data).may_hold_tokens == bool(tokens)
+@pytest.mark.parametrize("make", [entry, with_dictionaries])
+@pytest.mark.parametrize("tokens", [(), TOKEN])
+def test_p2_every_prefix_says_the_truth_or_that_it_does_not_know(make, tokens) -> None:
+    data = make(tokens)
+    truth = Carries.YES if tokens else Carries.NO
+    said = []
+    for length in range(len(data) + 1):
+        try:
+            header = read_header(data[:length])
+        except Truncated:
+            said.append(None)
+            continue
+        assert header.epoch == 7
+        said.append(header.tokens)
+    assert set(said) == {None, Carries.UNKNOWN, truth}
+    assert said == sorted(said, key=[None, Carries.UNKNOWN, truth].index), "it never forgets"
+    assert said[-1] is truth
 
 
-@pytest.mark.parametrize("data", [b"", b"x" * 100, entry()[:40]])
+@pytest.mark.parametrize("data", [b"", entry()[:40]])
+def test_too_few_bytes_are_not_taken_for_damage(data: bytes) -> None:
+    with pytest.raises(Truncated):
+        read_header(data)
+
+
+@pytest.mark.parametrize("data", [b"x" * 100, b"\xff\xff\xff\xff\0\0\0\0", b"\0" * 40])
 def test_what_is_no_entry_has_no_header(data: bytes) -> None:
-    assert read_header(data) is None
+    with pytest.raises(ValueError, match="it "):
+        read_header(data)

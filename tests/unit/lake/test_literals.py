@@ -18,8 +18,8 @@ def test_literals(value: object, text: str) -> None:
 
 
 def test_what_has_no_literal_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="float"):
-        literal(1.5)
+    with pytest.raises(InvalidInput, match=r"builtins\.list"):
+        literal([1.5])
     with pytest.raises(InvalidInput, match="backtick"):
         is_one_of("a`b", pa.array([1]))
     with pytest.raises(InvalidInput, match="no value"):

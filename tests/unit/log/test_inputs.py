@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel
 
 import weir
 from weir.format.schema import TableSchema
-from weir.log.inputs import RUN_ROWS
+from weir.log.inputs import RUN_ROWS, arrow_batches
 from weir.log.intake import Intake, key_table
 
 SCHEMA = pa.schema(
@@ -109,6 +110,11 @@ def test_a_structured_array_of_numpy_is_rows(schema: TableSchema) -> None:
     assert [(row["id"], row["v"]) for row in taken(schema, array)] == [(1, "a"), (2, "b")]
 
 
+def test_structured_arrays_of_numpy_in_a_list_are_all_taken(schema: TableSchema) -> None:
+    arrays = [np.array([(n, "a")], dtype=[("id", "i8"), ("v", "U1")]) for n in range(3)]
+    assert [row["id"] for row in taken(schema, [*arrays, DICT])] == [0, 1, 2, 1]
+
+
 @pytest.mark.parametrize("rows", [[{}], [{}, {}], [{"v": "a"}], {}])
 def test_rows_without_their_key_are_refused_and_not_left_out(schema, rows) -> None:
     with pytest.raises(weir.InvalidInput, match="key column 'id'"):
@@ -189,3 +195,57 @@ def test_a_filter_of_another_library_is_refused_by_name(tmp_path: Path, wrong: o
     with pytest.raises(weir.InvalidInput, match="filter"):
         table.scan(filter=wrong)
     assert table.scan(filter=pc.field("id") > 1).count() == 0
+
+
+FRAMES = {
+    "vectors": {"e": [np.arange(400.0) + i for i in range(300)]},
+    "lists": {"e": [[0.5] * 400] * 300},
+    "texts": {"e": [str(i) for i in range(120_000)]},
+    "a piece of nulls": {"e": [[0.5] * 400] * 150 + [None] * 150},
+    "two kinds": {"e": [[1] * 400] * 150 + [[1.5] * 400] * 150},
+    "decimals": {"e": [Decimal("1.5")] * 30_000 + [Decimal("1.25")] * 30_000},
+    "categories": {"e": pd.Categorical(["a", "b"] * 60_000)},
+}
+
+
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES.keys())
+@pytest.mark.parametrize("index", [None, "k"])
+def test_a_frame_is_the_same_in_pieces_as_at_once(frame, index):
+    made = pd.DataFrame({"id": range(len(frame["e"])), **frame})
+    made = made if index is None else made.set_index(made["id"].map(str).rename(index))
+    whole = pa.table(made).replace_schema_metadata(None)
+    (found,) = arrow_batches(made)
+    found.validate(full=True)
+    assert found.schema.equals(whole.schema)
+    assert pa.Table.from_batches([found]).replace_schema_metadata(None).equals(whole)
+
+
+@pytest.mark.parametrize(
+    ("values", "items"),
+    [([np.arange(4000.0)] * 300, 4000), ([[0.5] * 400] * 300, 400), (["a"] * 120_000, 1)],
+    ids=["vectors", "lists", "texts"],
+)
+def test_no_conversion_of_a_frame_holds_the_lock_for_more_than_some_milliseconds(
+    values, items, monkeypatch
+):
+    """A put of 5,000 vectors in a frame stopped every event loop of the process for 30 ms."""
+    sizes = []
+    convert = pa.table
+
+    def noted(frame):
+        sizes.append(len(frame) * items)
+        return convert(frame)
+
+    monkeypatch.setattr(pa, "table", noted)
+    (found,) = arrow_batches(pd.DataFrame({"e": values}))
+    assert len(found) == len(values)
+    # Arrays are copied, some eight times as fast as lists are read.
+    assert max(sizes) <= (400_000 if items == 4000 else 50_000)
+    assert sum(sizes) == len(values) * items
+
+
+def test_a_frame_without_objects_is_taken_as_it_is():
+    frame = pd.DataFrame({"id": np.arange(120_000), "v": np.zeros(120_000)})
+    (found,) = arrow_batches(frame)
+    held = found.column("id").buffers()[1].address
+    assert held == frame["id"].to_numpy().__array_interface__["data"][0], "not copied"

@@ -130,6 +130,29 @@ def test_datafusion_pushes_columns_and_filters_into_a_dataset(table, monkeypatch
     assert context.sql("SELECT max(id) FROM orders").to_pydict() == {"max(orders.id)": [29]}
 
 
+def test_the_head_of_a_dataset_reads_no_more_rows_than_wanted(table, monkeypatch) -> None:
+    limits: list[int | None] = []
+    read = Scan.to_table
+
+    def watched(scan: Scan) -> pa.Table:
+        limits.append(scan._limit)
+        return read(scan)
+
+    monkeypatch.setattr(Scan, "to_table", watched)
+    dataset = table.scan().to_dataset()
+    assert dataset.head(3).num_rows == 3
+    assert dataset.head(3, columns=["id"]).column_names == ["id"]
+    assert limits == [3, 3]
+    assert dataset.head(0).num_rows == 0
+
+
+def test_a_dataset_without_columns_has_rows_and_no_columns(table) -> None:
+    dataset = table.scan().to_dataset()
+    assert dataset.to_table(columns=[]).shape == (30, 0)
+    assert dataset.scanner(columns=[]).to_reader().schema.names == []
+    assert sum(batch.num_rows for batch in dataset.to_batches(columns=[])) == 30
+
+
 def test_a_dataset_is_fresh_and_keeps_what_the_scan_was_narrowed_to(tmp_path: Path) -> None:
     made = weir.create(tmp_path / "t", SCHEMA, primary_key="id")
     dataset = made.scan(["id", "v"], filter=pc.field("id") > 1).to_dataset()

@@ -40,6 +40,19 @@ def test_an_id_as_text_is_found_without_reading_the_others(tmp_path: Path) -> No
     assert store.requests <= 3
 
 
+def test_checkpoints_are_read_in_few_rounds_however_many_there_are(tmp_path: Path) -> None:
+    store = CountingStore(open_store(str(tmp_path)))
+    records = Checkpoints(store)
+    for number in range(1, 40):
+        _made(records, number, f"n{number}")
+    store.reset()
+    assert records.find("n7").id == _id(7)
+    assert [found.id for found in records.all()] == [_id(number) for number in range(1, 40)]
+    assert records.owned() == []
+    assert store.calls["get"] == 0
+    assert store.calls["get_many"] == 3
+
+
 def test_a_name_is_its_newest_checkpoint_even_if_it_looks_like_an_id(tmp_path: Path) -> None:
     records = Checkpoints(open_store(str(tmp_path)))
     run = str(_id(1000))  # an application names checkpoints by its own ids

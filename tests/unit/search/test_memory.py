@@ -9,11 +9,18 @@ from hypothesis import strategies as st
 
 from weir.config import WriterConfig
 from weir.env import SYSTEM
+from weir.format.schema import table_schema
 from weir.lake.index import IndexInfo
-from weir.search import memory as indexes
-from weir.search.memory import FreshIndexes, GrowingIndex, WriterIndexes, memory_of
+from weir.merge.levels import MemLevel
+from weir.search.memory import TextIndex, WriterIndexes
 from weir.search.text import Analyzer, TextStats, join_blocks
-from weir.search.vector import exact_distances, rough_distances, slack, vector_block
+from weir.search.vector import (
+    exact_distances,
+    rough_distances,
+    slack,
+    vector_block,
+    vectors_of,
+)
 
 TEXTS = st.lists(
     st.one_of(
@@ -135,39 +142,61 @@ def test_rows_without_a_vector_have_no_distance():
         assert np.isnan(rough).tolist() == [True, False]
 
 
-class Made:
+SCHEMA = table_schema(
+    pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False, metadata={"lance:field_id": "0"}),
+            pa.field("text", pa.string(), metadata={"lance:field_id": "1"}),
+        ]
+    ),
+    ["id"],
+    1,
+)
+
+
+def batch(texts):
+    ids = pa.array(range(len(texts)), pa.int64())
+    gone = pa.array([False] * len(texts))
+    return pa.record_batch([ids, pa.array(texts, pa.string()), gone], schema=SCHEMA.wal)
+
+
+class Counted(Analyzer):
     """Counts the rows that are indexed."""
 
-    def __init__(self):
-        self.rows = 0
+    rows = 0
 
-    def __call__(self, arrays):
-        values = [value for array in arrays for value in array.to_pylist()]
-        self.rows += len(values)
-        return Piece(values)
-
-
-class Piece:
-    def __init__(self, values):
-        self.values = values
-        self.rows = self.nbytes = len(values)
+    def block(self, texts):
+        self.rows += len(texts)
+        return super().block(texts)
 
 
 def test_each_row_is_taken_in_once_and_blocks_stay_few():
-    made = Made()
-    grown = GrowingIndex(made, lambda pieces: Piece([v for p in pieces for v in p.values]), SYSTEM)
-    arrays = []
+    analyzer = Counted({}, SYSTEM)
+    level = MemLevel((), SCHEMA)
     for i in range(200):
-        arrays.append(pa.array([i, -i]))
-        blocks = grown.blocks(arrays)
-        assert [v for block in blocks for v in block.values] == [
-            v for a in arrays for v in a.to_pylist()
-        ]
-    assert made.rows == 400
+        level.append([batch([f"fox{i}", "owl"])])
+        arrays = [b.column("text") for b in level.batches]
+        blocks = TextIndex.of(level.now(), "text", analyzer, SYSTEM).blocks(arrays)
+        assert sum(block.rows for block in blocks) == 2 * i + 2
+    assert analyzer.rows == 400
     assert len(blocks) < 10
+    whole = Analyzer({}, SYSTEM).block(pa.concat_arrays(arrays))
+    assert sum(len(block.docs) for block in blocks) == len(whole.docs)
     # A reader that saw fewer rows gets the same blocks and knows how many rows are its own.
-    assert grown.blocks(arrays[:3]) == blocks
-    assert made.rows == 400
+    assert TextIndex.of(level, "text", analyzer, SYSTEM).blocks(arrays[:3]) == blocks
+    assert analyzer.rows == 400
+
+
+def test_an_index_goes_with_its_level():
+    analyzer = Counted({}, SYSTEM)
+    for _ in range(2):
+        level = MemLevel([batch(["fox"])], SCHEMA)
+        index = TextIndex.of(level, "text", analyzer, SYSTEM)
+        assert TextIndex.of(level.now(), "text", analyzer, SYSTEM) is index
+        index.blocks([b.column("text") for b in level.batches])
+    assert analyzer.rows == 2
+    level.forget_derived()
+    assert TextIndex.of(level, "text", analyzer, SYSTEM) is not index
 
 
 def test_large_batches_of_vectors_stay_where_they_are():
@@ -176,110 +205,26 @@ def test_large_batches_of_vectors_stay_where_they_are():
     matrices = [rng.normal(size=(n, 32)).astype("f4") for n in sizes]
     arrays = [pa.FixedSizeListArray.from_arrays(m.ravel(), 32) for m in matrices]
     whole = np.concatenate(matrices)
-    fresh = FreshIndexes(SYSTEM)
-    fresh.vectors(arrays[:4])
-    blocks = fresh.vectors(arrays)
-    found = [part for block in blocks for part in block.parts]
-    assert np.array_equal(np.concatenate(found), whole)
-    kept = [p for p in found if any(np.shares_memory(p, m) for m in matrices)]
+    block = vectors_of(arrays)
+    assert np.array_equal(np.concatenate(block.parts), whole)
+    kept = [p for p in block.parts if any(np.shares_memory(p, m) for m in matrices)]
     assert {len(p) for p in kept} >= {300, 400}
     query = whole[5]
-    rough = np.concatenate([rough_distances(block, query, "l2") for block in blocks])
+    rough = rough_distances(block, query, "l2")
     assert np.allclose(rough, ((whole - query) ** 2).sum(axis=1), atol=1e-3)
-    start = 0
-    for block in blocks:
-        numbers = np.array([0, block.rows // 2, block.rows - 1])
-        assert np.array_equal(block.vectors(numbers), whole[start + numbers])
-        start += block.rows
+    numbers = np.array([0, 1, block.rows // 2, block.rows - 1])
+    assert np.array_equal(block.vectors(numbers), whole[numbers])
 
 
-def test_a_tail_that_grew_is_indexed_from_where_it_ended(monkeypatch):
-    fresh = FreshIndexes(SYSTEM)
-    made = []
-    monkeypatch.setattr(indexes, "vector_block", lambda a: made.append(len(a)) or vector_block(a))
-
-    def vectors(n):
-        return pa.FixedSizeListArray.from_arrays(np.ones(2 * n, "f4"), 2)
-
-    entries = [vectors(5), vectors(3)]
-    fresh.vectors(entries)
-    # The same memory in new array objects, as in a new snapshot.
-    again = [entries[0].slice(0), entries[1].slice(0), vectors(4)]
-    fresh.vectors(again)
-    assert made == [8, 4]
-    # A different first entry, as after a flush: everything is indexed again.
-    assert sum(block.rows for block in fresh.vectors(again[1:])) == 7
-    assert made == [8, 4, 7]
-
-
-def test_rows_that_only_begin_alike_are_indexed_anew():
-    fresh = FreshIndexes(SYSTEM)
-    one, two, three = (
-        pa.FixedSizeListArray.from_arrays(np.full(4, value, "f4"), 2) for value in (1, 2, 3)
-    )
-    fresh.vectors([one, two])
-    blocks = fresh.vectors([one, three])
-    assert np.concatenate([b.parts[0] for b in blocks]).tolist() == [[1, 1]] * 2 + [[3, 3]] * 2
-
-
-def test_memory_tells_arrays_apart():
-    array = pa.array(["a", "b", "c"])
-    assert memory_of(array) == memory_of(array.slice(0))
-    assert memory_of(array) != memory_of(array.slice(1))
-    assert memory_of(pa.nulls(2)) is None
-
-
-class Level:
-    """The part of a level that an index needs."""
-
-    def __init__(self):
-        self.batches = []
-
-    def put(self, texts):
-        self.batches.append(pa.record_batch({"text": pa.array(texts)}))
-        return len(texts)
-
-
-def writer_indexes(**config):
-    info = IndexInfo("words", "text", "text")
-    return WriterIndexes(SYSTEM, WriterConfig(**config), [info], "test")
-
-
-def taken(kept):
-    return [grown.taken for grown, _ in kept.fresh._column_indexes._entries.values()]
-
-
-def test_synchronous_puts_share_the_work():
-    kept, level = writer_indexes(), Level()
-    kept.rows_added(level, level.put(["fox"] * 1000))
-    assert taken(kept) == []
-    kept.rows_added(level, level.put(["owl"] * 100))
-    assert taken(kept) == [2]
-    assert kept._thread is None
-    kept.published(level)
-    assert taken(kept) == []
-
-
-def test_asynchronous_rows_are_taken_in_behind_the_put():
-    kept, level = writer_indexes(sync_indexed_write=False, async_index_buffer_rows=10), Level()
-    kept.rows_added(level, level.put(["fox"] * 3))
-    kept.rows_added(level, level.put(["owl"] * 9))
-    for _ in range(10_000):
-        if taken(kept):
-            break
-        SYSTEM.clock.sleep(0.001)
-    assert taken(kept) == [2]
-    kept.stop()
-    assert not kept._thread.is_alive()
-
-
-def test_asynchronous_rows_wait_no_longer_than_told():
-    kept = writer_indexes(sync_indexed_write=False, async_index_interval=0.001)
-    level = Level()
-    kept.rows_added(level, level.put(["fox"]))
-    for _ in range(10_000):
-        if taken(kept):
-            break
-        SYSTEM.clock.sleep(0.001)
-    assert taken(kept) == [1]
-    kept.stop()
+@pytest.mark.parametrize("is_sync", [True, False])
+def test_synchronous_puts_share_the_work(is_sync):
+    config = WriterConfig(sync_indexed_write=is_sync)
+    kept = WriterIndexes(SYSTEM, config, [IndexInfo("words", "text", "text")], "test")
+    level = MemLevel((), SCHEMA)
+    index = TextIndex.of(level, "text", kept.cache.analyzer({}), SYSTEM)
+    taken = []
+    for count in (1000, 100):
+        level.append([batch(["fox"] * count)])
+        kept.rows_added(level, count)
+        taken.append(index.taken)
+    assert taken == ([0, 2] if is_sync else [0, 0])

@@ -3,16 +3,12 @@
 from simulator.env import make_actor
 from simulator.scheduler import Scheduler, Settings
 from tests.support.one_shard import open_writer, site_on
-from weir.env import SYSTEM
-from weir.shard.ack import Ack
 from weir.shard.turns import (
     PACE_ENTRIES,
     QUICK_SECONDS,
     REST_ENTRIES,
     SLOW_ENTRIES,
     Pace,
-    Turns,
-    WaiterGroup,
 )
 from weir.store.memory import MemoryStore
 
@@ -49,63 +45,9 @@ def entries_written(seed):
 
 
 def test_woken_threads_put_again_before_the_next_entry_is_written():
-    """Each seed is another schedule; 4.4 to 7.1 puts an entry, and 1.1 to 1.3 without the turns."""
+    """Each seed is another schedule; 4.4 to 7.1 puts an entry, and 1.1 to 1.3 without gathering."""
     puts_per_entry = [THREADS * PUTS / entries_written(seed) for seed in range(5)]
     assert min(puts_per_entry) > 3, puts_per_entry
-
-
-class Queue:
-    """What a crowd sees of a shard that has puts waiting."""
-
-    leading, leader, queued_bytes, waiting = False, None, 100, 1
-
-
-def gates(count):
-    """Make `count` puts, with a waiter at the gate of each."""
-    turns = Turns(WaiterGroup(SYSTEM.threads), Queue())
-    acks = [Ack(None, (), rows=1, nbytes=1) for _ in range(count)]
-    return turns, acks, [turns.gate_for(ack) for ack in acks]
-
-
-def opened(gates):
-    return [not gate.locked() for gate in gates]
-
-
-def test_waiters_are_woken_one_by_one_and_each_wakes_the_next():
-    turns, acks, gate = gates(3)
-    for ack in acks:
-        turns.wake(ack)
-    assert opened(gate) == [True, False, False]
-    for number, ack in enumerate(acks):
-        assert not turns.has_no_wakeups
-        assert turns.arrived(ack)
-        assert opened(gate) == [place <= number + 1 for place in range(3)]
-    assert turns.has_no_wakeups
-
-
-def test_a_turn_that_somebody_else_took_leaves_nobody_asleep():
-    """`flush_wal` waits for a durable put whose putter has not had its turn yet."""
-    turns, acks, gate = gates(3)
-    for ack in acks:
-        turns.wake(ack)
-    assert turns.arrived(acks[1])
-    assert opened(gate) == [True, True, True]
-    assert turns.arrived(acks[0])
-    assert not turns.arrived(acks[1])
-    assert turns.arrived(acks[2])
-    assert turns.has_no_wakeups
-
-
-def test_a_waiter_that_gives_up_hands_its_turn_on():
-    for quitter in range(3):
-        turns, acks, gate = gates(3)
-        for ack in acks:
-            turns.wake(ack)
-        turns.leave(acks[quitter])
-        for number in {0, 1, 2} - {quitter}:
-            assert opened(gate)[number]
-            assert turns.arrived(acks[number])
-        assert turns.has_no_wakeups
 
 
 def after(pace, *entries):

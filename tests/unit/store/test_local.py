@@ -14,7 +14,7 @@ from obstore.store import LocalStore as ObstoreLocal
 
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
 from weir.store import folders
-from weir.store.api import LostAnswer, ObjectExists
+from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.store.local import LocalStore
 
 
@@ -80,6 +80,16 @@ def test_an_object_that_cannot_be_looked_at_is_not_taken_for_missing(store, coun
     (Path(store.uri) / "loop").symlink_to("loop")
     with pytest.raises(InvalidInput, match="symbolic links"):
         store.get_many([*(f"d/{i}" for i in range(count)), "loop/x"])
+
+
+@pytest.mark.parametrize("must_exist", [False, True])
+def test_a_folder_in_place_of_an_object_is_no_object(tmp_path, must_exist):
+    store = LocalStore(str(tmp_path), must_exist=must_exist)
+    (tmp_path / "d").mkdir()
+    with pytest.raises(ObjectMissing):
+        store.get("d")
+    assert store.get_many(["d"]) == [None]
+    assert store.head("d") is None
 
 
 def test_processes_that_race_have_one_winner_each_time(tmp_path):

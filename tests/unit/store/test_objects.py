@@ -199,3 +199,41 @@ def test_plain_http_needs_saying_so(server):
     with pytest.raises(InvalidInput, match="allow_http"):
         open_bare("s3://bucket", config).head("a")
     assert server.requests == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "minio"])
+@pytest.mark.parametrize("port", [65_536, 99_999, 10**12])
+def test_an_endpoint_with_a_port_that_does_not_exist_is_refused(host, port):
+    options = {"aws_endpoint": f"http://{host}:{port}"}
+    with pytest.raises(InvalidInput, match="aws_endpoint"):
+        ObjStore("s3://bucket/t", options)
+    ObjStore("s3://bucket/t", {"aws_endpoint": f"http://{host}:65535"})
+
+
+def unreachable(endpoint: str) -> ObjStore:
+    options = {"aws_endpoint": endpoint, "aws_region": "x", "allow_http": "true"}
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "hunter2"}
+    return ObjStore("s3://bucket/t", options | keys)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "cause"),
+    [
+        ("http://127.0.0.1:1", "connection refused"),
+        ("http://no.such.host.invalid:9", "its name cannot be resolved"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_reached_is_named_with_the_cause(endpoint, cause):
+    with pytest.raises(StoreError) as raised:
+        unreachable(endpoint).get("a")
+    assert f"no answer from {endpoint}: {cause}" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_no_credentials_found_is_not_access_denied(status):
+    asked = "http://169.254.169.254/latest/api/token"
+    text = f"Error performing PUT {asked} in 1ms - non-2xx status code: {status}: nothing here"
+    error = translate(exceptions.PermissionDeniedError(text), uri="s3://bucket/t", path="a")
+    assert isinstance(error, StoreDenied)
+    assert "no credentials found" in str(error)

@@ -1,11 +1,12 @@
 """The probe passes good stores and refuses those that only seem good."""
 
 import random
+import threading
 from collections import Counter
 
 import pytest
 
-from weir.env import SYSTEM, Env
+from weir.env import Env
 from weir.errors import StoreDenied, StoreUnsuitable
 from weir.store.api import Blob, ObjectExists
 from weir.store.local import LocalStore
@@ -37,7 +38,7 @@ class LooksFirst(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self._looked = SYSTEM.threads.condition()
+        self._looked = threading.Condition()
         self._looks = Counter()
 
     def put_if_absent(self, path, data):

@@ -149,6 +149,50 @@ def test_reads_are_repeated(store, faults):
         assert call() == expected
 
 
+@pytest.mark.parametrize("verb", ["get_many", "head_many", "list_many"])
+def test_of_many_requests_only_the_failed_ones_are_repeated(env, verb):
+    """1 % of requests fail: repeated as a whole, 512 of them would hardly ever succeed."""
+    faults = FaultStore(MemoryStore(env=env), env=env)
+    for i in range(512):
+        faults.put_if_absent(f"d{i}/a", b"1")
+    op = verb.removesuffix("_many")
+    faults.on(op, rate=0.01).fail_before(times=None)
+    store = RetryingStore(faults, env)
+    names = [f"d{i}" if op == "list" else f"d{i}/a" for i in range(512)]
+    for _ in range(5):
+        before = faults.counts[op]
+        found = getattr(store, verb)(names)
+        assert len(found) == 512
+        assert all(found)
+        assert faults.counts[op] - before < 2 * 512
+
+
+@pytest.mark.parametrize("verb", ["get_many", "head_many", "list_many"])
+def test_many_requests_to_a_store_that_is_down_are_few(env, verb):
+    faults = FaultStore(MemoryStore(env=env), env=env)
+    op = verb.removesuffix("_many")
+    faults.on(op).fail_before(times=None)
+    store = RetryingStore(faults, env)
+    with pytest.raises(StoreError):
+        getattr(store, verb)([f"d{i}" for i in range(512)])
+    assert faults.counts[op] < 256
+
+
+def test_many_reads_answer_missing_objects_and_beginnings_after_a_failure(store, faults):
+    faults.put_if_absent("d/a", b"123")
+    faults.on("get").fail_before(times=1)
+    assert store.get_many(["d/a", "d/b"], first=2) == [b"12", None]
+    faults.on("head").fail_before(times=1)
+    assert [meta and meta.size for meta in store.head_many(["d/a", "d/b"])] == [3, None]
+
+
+def test_many_requests_that_are_denied_are_not_repeated(store, faults):
+    faults.on("get").deny()
+    with pytest.raises(StoreDenied):
+        store.get_many(["a", "b"])
+    assert faults.counts["get"] == 1
+
+
 def test_safe_writes_are_repeated(store, faults):
     for call in (
         lambda: store.put("a", b"1"),

@@ -44,16 +44,11 @@ def test_x6_unflushed_entries_are_told(tmp_path):
     assert told(table, "note") == ""
 
 
-@pytest.mark.parametrize("why", ["resharded", "a store of its own", "0.1.0"])
+@pytest.mark.parametrize("why", ["resharded", "a store of its own"])
 def test_x6_it_says_why_lancedb_may_not_write(tmp_path, monkeypatch, why):
     table = make(tmp_path, weir.Bucket("id", 1))
     if why == "resharded":
         table.reshard(weir.Bucket("id", 2))
-    elif why == "0.1.0":
-        table.core.record = replace(table.core.record, format=1)
-        (found,) = [f for f in find_problems(table.core) if f.name == "lancedb"]
-        assert why in found.detail
-        return
     else:
         table.move_wal(str(tmp_path / "wal"))
     assert why in told(table, "note")
@@ -174,3 +169,13 @@ def test_x6_progress_that_went_back_with_its_sstables_there_is_no_loss(tmp_path)
     lance.dataset(table.uri, version=first).restore()
     assert told(table, "bad") == ""
     assert weir.open(table.uri).scan().count() == 1
+
+
+def test_x6_what_is_pinned_is_told_and_what_is_pinned_for_ever_is_named(tmp_path):
+    table = make(tmp_path)
+    table.checkpoint(name="day", ttl="1d")
+    assert "1 keep files from collection" in told(table, "ok").splitlines()
+    for n in range(7):
+        table.checkpoint(name=f"kept-{n}")
+    expected = "8 keep files from collection; 7 of them for ever: kept-0, kept-1, kept-2, kept-3,"
+    assert f"{expected} kept-4, ..." in told(table, "ok").splitlines()

@@ -7,13 +7,16 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+from lance import LanceOperation
 from lance.schema import LanceSchema
 
-from weir.errors import InvalidInput, NotAWeirTable
+from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format.expiry import Expire
 from weir.format.schema import COLUMN_MARK
-from weir.lake.lance_errors import lance_errors
+from weir.lake.lance_errors import is_dataset_taken, lance_errors
 from weir.lake.schemas import KEY_MARK, KEY_POSITION, marked_key
+from weir.lake.shared import SharedDataset
+from weir.lake.trial import require_storable
 
 
 def find_dataset(uri: str, options: Mapping[str, str] | None) -> lance.LanceDataset | None:
@@ -25,8 +28,13 @@ def find_dataset(uri: str, options: Mapping[str, str] | None) -> lance.LanceData
         return None
 
 
-def check_types(schema: pa.Schema) -> None:
-    """Raise `InvalidInput` for a column that Lance cannot hold or that a log cannot carry."""
+def check_columns(
+    schema: pa.Schema, primary_key: Sequence[str], *, storage_version: str | None = None
+) -> None:
+    """Raise `InvalidInput` for a column that Lance cannot hold or that a log cannot carry.
+
+    `storage_version` is that of the table's files; None: the one that a new table gets.
+    """
     for field in schema:
         if _is_blob(field):
             raise InvalidInput(
@@ -39,6 +47,7 @@ def check_types(schema: pa.Schema) -> None:
             raise InvalidInput(
                 f"column {field.name!r}: Lance has no type for {field.type}; choose another one"
             ) from error
+    require_storable(schema, primary_key, storage_version=storage_version)
 
 
 def _is_blob(field: pa.Field) -> bool:
@@ -60,15 +69,29 @@ def create_base(
     expire: Expire | None = None,
     enable_stable_row_ids: bool = False,
 ) -> lance.LanceDataset:
-    """Create an empty dataset with that schema and key; `InvalidInput` if one exists already."""
+    """Create an empty dataset with that schema and key.
+
+    `CommitConflict` when another process made one since the caller looked.
+    """
+    empty = LanceOperation.Overwrite(marked_key(schema, primary_key, expire), [])
     with lance_errors(f"creating the base table {uri}"):
-        return lance.write_dataset(
-            marked_key(schema, primary_key, expire).empty_table(),
-            uri,
-            mode="create",
-            storage_options=dict(options or {}) or None,
-            enable_stable_row_ids=enable_stable_row_ids,
-        )
+        try:
+            return lance.LanceDataset.commit(
+                uri,
+                empty,
+                storage_options=dict(options or {}) or None,
+                enable_v2_manifest_paths=True,
+                enable_stable_row_ids=enable_stable_row_ids,
+                # `write_dataset` tries a lost race again, as an overwrite of the winner's dataset.
+                max_retries=0,
+            )
+        except (OSError, ValueError) as error:
+            if not is_dataset_taken(error):
+                raise
+            raise CommitConflict(
+                f"{uri}: another process is making a table there; open it with weir.open when that"
+                " is done. If it never is, `enable` makes a weir table of what stands there"
+            ) from error
 
 
 def mark_key(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
@@ -97,7 +120,7 @@ def check_no_duplicates(dataset: lance.LanceDataset, primary_key: Sequence[str])
         )
 
 
-def count_duplicates(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> int:
+def count_duplicates(dataset: SharedDataset, primary_key: Sequence[str]) -> int:
     """The number of rows beyond the first of each key. Reads the key columns."""
     names = list(primary_key)
     with lance_errors(f"reading the keys of {dataset.uri}"):

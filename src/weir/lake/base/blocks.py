@@ -52,14 +52,18 @@ class RowBlocks:
         per_block = self._rows_per_block.get(file)
         if per_block is None:
             return self._measured(file, read(positions.tolist()))
-        parts = []
-        for position in positions.tolist():
-            number = position // per_block
-            block = self._block(file, rows, number, per_block, read)
-            if block is None:
-                parts.append(read([position]))
-            else:
-                parts.append(block.slice(position - number * per_block, 1))
+        wanted = positions.tolist()
+        blocks = [self._block(file, rows, p // per_block, per_block, read) for p in wanted]
+        alone = [p for p, block in zip(wanted, blocks, strict=True) if block is None]
+        single = read(alone) if alone else None  # one request for all of them
+        parts, used = [], 0
+        for position, block in zip(wanted, blocks, strict=True):
+            if block is not None:
+                parts.append(block.slice(position % per_block, 1))
+                continue
+            assert single is not None, "read above"
+            parts.append(single.slice(used, 1))
+            used += 1
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
     def _block(

@@ -1,12 +1,11 @@
 """Fencing compactors of one base table by Lance's own conflict rules (L-4).
 
 Lance rebases a late commit on whatever came before it, so a stalled compactor could fold rows a
-second time. But it never rebases a `Merge` over another `Merge`, nor an `Update` (a fold of
-releases up to 0.1.0) over a `Merge`. A fence is therefore a `Merge` that changes nothing: the same
-fragments, the same schema. A fold is a `Merge` too (`fold_commit`), and checks every version up to
-the one it is committed on for foreign fences. This works for an empty table, for tables without a
-key, and between any two processes, with the put-if-absent of the manifest as the only arbiter.
-Appends of other tools pass (`preserves_nullability`).
+second time. But it never rebases a `Merge` over another `Merge`. A fence is therefore a `Merge`
+that changes nothing: the same fragments, the same schema. A fold is a `Merge` too (`fold_commit`),
+and checks every version up to the one it is committed on for foreign fences. This works for an
+empty table, for tables without a key, and between any two processes, with the put-if-absent of the
+manifest as the only arbiter. Appends of other tools pass (`preserves_nullability`).
 
 (`LanceDataset.commit(commit_lock=...)` looks like the tool for this but is not. According to its
 public source, Lance under a lock checks for the manifest and then puts it unconditionally, so a

@@ -40,7 +40,9 @@ from weir.lake.lance_errors import lance_errors
 FOLD: Final = "weir.fold"
 """Property of a fold's commit; its value is the fold's id, unique to one plan."""
 
-_COMMIT_ATTEMPTS_MAX: Final = 20
+LOAD: Final = "weir.bulk"
+"""Property of a load's commit, whose rows bypassed the logs: how many rows it brought."""
+
 
 Hide = Callable[[int, Sequence[int]], VersionEdit]
 """`hide(version, fragments)`: what the fold hides in fragments that others changed or added."""
@@ -83,7 +85,7 @@ def commit_fold(
     checked, looked = planned, claim.fenced_at
     what = f"committing fold {fold_id} of {datasets.uri} planned on version {planned_at}"
     tried = False
-    for _ in range(_COMMIT_ATTEMPTS_MAX):
+    for _ in datasets.env.attempts():
         latest = open_base(None)
         since = _since(datasets, looked, latest.version, what, tried=tried)
         looked = latest.version
@@ -101,12 +103,12 @@ def commit_fold(
             _require_same_table(planned, latest)
             changes = _carried_over(checked, latest, changes, hide)
             checked = latest
-        key, before = planned.schema.primary_key, latest.dataset.lance_schema
+        notes = _noted(latest, folded), planned.schema.primary_key, number
         transaction = lance.Transaction(
             read_version=latest.version,
             operation=LanceOperation.Merge(
                 fragments=_fragments(latest, changes),
-                schema=with_note(before, _noted(latest, folded), key, number),
+                schema=with_note(latest.dataset.lance_schema, *notes, _loaded(latest, properties)),
                 preserves_nullability=True,
             ),
             transaction_properties={**properties, FOLD: fold_id},
@@ -115,13 +117,11 @@ def commit_fold(
             with lance_errors(what):
                 return datasets.commit(latest.dataset, transaction)
         except CommitConflict:
-            tried = True
+            tried = True  # guard: L-7
             continue  # another commit took the version number; our put is dead
         except StoreError as error:
             return _resolve_lost_answer(datasets, claim, fold_id, planned_at, error)
-    raise CommitConflict(
-        f"{what}: it lost {_COMMIT_ATTEMPTS_MAX} races against other commits; run it again"
-    )
+    raise CommitConflict(f"{what}: other commits were faster, again and again; run it again")
 
 
 def _since(datasets: Datasets, after: int, until: int, what: str, *, tried: bool) -> list[Commit]:
@@ -169,6 +169,7 @@ def _carried_over(
             f"{latest.dataset.uri}: another program changed rows of the base between versions"
             f" {checked.version} and {latest.version}, after the fold was planned; run it again"
         )
+    # guard: L-8 never simulator:strangers
     return combine([kept, hide(latest.version, others)]) if others else kept
 
 
@@ -218,6 +219,14 @@ def _noted(base: LanceBase, folded: Mapping[UUID, int]) -> dict[UUID, int]:
     return {shard: g for shard, g in noted.items() if g > base.marked.get(shard, 0)}
 
 
+def _loaded(base: LanceBase, properties: Mapping[str, str]) -> int:
+    """The number of a load that is committed on `base`; 0 for a fold.
+
+    Versions only rise, also where the base is rolled back, and so do these numbers.
+    """
+    return base.version + 1 if LOAD in properties else 0
+
+
 def _resolve_lost_answer(
     datasets: Datasets, claim: BaseFence, fold_id: str, planned_at: int, error: StoreError
 ) -> int:
@@ -244,7 +253,7 @@ def mark_compacted(
     Existing marks are left out; returns None when nothing is left to do. One commit. A mark never
     goes back, so two compactors may both try.
     """
-    for _ in range(_COMMIT_ATTEMPTS_MAX):
+    for _ in datasets.env.attempts():
         base = open_latest()
         due = {shard: g for shard, g in marks.items() if g > base.marked.get(shard, 0)}
         if not due:
@@ -255,7 +264,7 @@ def mark_compacted(
             continue
         return datasets.latest().version
     raise CommitConflict(
-        f"{datasets.uri}: marking generations as compacted lost {_COMMIT_ATTEMPTS_MAX} races"
+        f"{datasets.uri}: marking generations as compacted lost every race"
         " against other commits; run it again"
     )
 
@@ -264,7 +273,7 @@ def _mark(datasets: Datasets, base: LanceBase, marks: Mapping[UUID, int]) -> Non
     if base.mem_wal is None:
         raise InvalidInput(f"{datasets.uri} has no MemWAL index; nothing can be marked compacted")
     # A separate handle: a merge moves the handle it is called on.
-    dataset = datasets.open(datasets.uri, base.version)
+    dataset = datasets.own(base.version)
     # An empty merge is the only pylance operation that carries marks; any join column will do.
     column = base.schema.primary_key[:1] or tuple(base.schema.arrow.names[:1])
     with lance_errors(f"marking generations of {datasets.uri} as compacted"):

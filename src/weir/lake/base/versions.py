@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,9 +11,9 @@ from typing import Any, Final, TypeVar
 import lance
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
-from weir.errors import CommitConflict, InvalidInput, MissingEntry, NotAWeirTable
+from weir.errors import CommitConflict, InvalidInput, MissingEntry, SnapshotExpired
 from weir.format import paths
-from weir.format.lance_file import version_name
+from weir.format.lance_file import parse_version_name, version_name
 from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import is_tag_gone, is_tag_taken, lance_errors
 from weir.lake.manifest.clone import clone_manifest
@@ -23,6 +24,7 @@ from weir.types import Version
 RESTORE: Final = "weir.restore"
 """Property of the commit of a restore; its value is the id of the checkpoint."""
 
+_RETRIES: Final = 20  # Lance's own number
 _LISTINGS: Final = 16
 """How often tags are listed again because one was deleted between the listing and its read."""
 
@@ -42,7 +44,7 @@ def protect_version(datasets: Datasets, name: str, version: int) -> None:
 
     `CommitConflict` when the name protects another version, `MissingEntry` when `version` is gone.
     """
-    dataset = datasets.latest()
+    dataset = datasets.own()
     with lance_errors(f"protecting version {version} of {datasets.uri}"):
         try:
             dataset.tags.create(name, version)
@@ -60,7 +62,7 @@ def protect_version(datasets: Datasets, name: str, version: int) -> None:
 
 def release_version(datasets: Datasets, name: str) -> None:
     """Undo `protect_version`; a name that protects nothing is left alone."""
-    dataset = datasets.latest()
+    dataset = datasets.own()
     with lance_errors(f"releasing {name!r} of {datasets.uri}"):
         try:
             dataset.tags.delete(name)
@@ -83,7 +85,7 @@ def _as_tags_go(act: Callable[[], T]) -> T:
     listing shows its replacement: a pin that is handed over has two tags for a while, and a reader
     that skipped the deleted tag would see neither (K-1).
     """
-    for _ in range(_LISTINGS):
+    for _ in range(_LISTINGS):  # guard: K-1 test_tag_deleted_while_tags_are_listed
         try:
             return act()
         except (OSError, ValueError) as error:
@@ -138,8 +140,7 @@ def restore(datasets: Datasets, version: int, checkpoint: str) -> int:
         transaction_properties={RESTORE: checkpoint},
     )
     with lance_errors(f"restoring version {version} of {datasets.uri}"):
-        # With Lance's retries: restoring again changes nothing.
-        lance.LanceDataset.commit(latest, transaction)
+        datasets.commit(latest, transaction, retries=_RETRIES)  # restoring again changes nothing
     datasets.forget()
     return int(datasets.latest().version)
 
@@ -159,30 +160,59 @@ def require_no_links(store: Store) -> None:
 
 def cleanup_old_versions(
     datasets: Datasets,
-    older_than: timedelta,
+    source: Store,
+    replaced_for: timedelta,
     *,
     keep_from: int | None = None,
     dry_run: bool = False,
 ) -> Cleaned:
-    """Remove versions older than `older_than`, and the files only they name; or just count them.
+    """Remove versions replaced at least that long ago, and files only they name; or count them.
 
     Protected versions stay, and so do `keep_from` and all later ones (a fold whose mark is not yet
     recorded is found by its commit).
     """
-    dataset = datasets.latest()
+    dataset = datasets.own()
     with lance_errors(f"cleaning up old versions of {datasets.uri}"):
-        selection: dict[str, Any] = {}
-        if keep_from is not None:
-            known = [v["version"] for v in dataset.versions()]
-            selection["versions"] = [v for v in known if v < min(keep_from, dataset.version)]
-            if not selection["versions"]:
-                return Cleaned(0, 0)
-        selection |= {"older_than": older_than, "error_if_tagged_old_versions": False}
+        newest = dataset.version if keep_from is None else min(keep_from, dataset.version)
+        # Lance looks for its branches under one spelling of the URI only.
+        branched = {int(branch["parent_version"]) for branch in dataset.branches.list().values()}
+        replaced = _replaced(source, replaced_for.total_seconds())
+        due = [v for v in replaced if v < newest and v not in branched]
+        if not due:
+            return Cleaned(0, 0)
+        selection: dict[str, Any] = {
+            "versions": due,
+            "older_than": timedelta(0),
+            "error_if_tagged_old_versions": False,
+        }
         if dry_run:
             stats = _as_tags_go(lambda: dataset.explain_cleanup_old_versions(**selection)).stats
         else:
             stats = _as_tags_go(lambda: dataset.cleanup_old_versions(**selection))
     return Cleaned(stats.old_versions, stats.bytes_removed)
+
+
+def written_at(source: Store) -> dict[int, float]:
+    """Each version that is still there, and when it was written, by the store's clock. One
+    listing."""
+    _, objects = source.list_folder(paths.VERSIONS)
+    return {
+        int(version): meta.last_modified
+        for meta in objects
+        if (version := parse_version_name(meta.path.rpartition("/")[2])) is not None
+    }
+
+
+def _replaced(source: Store, seconds: float) -> list[int]:
+    """The versions whose next one was written that long ago, by the store's clock. One listing.
+
+    The age of a version itself says nothing about its readers: a table may rest for days, and they
+    begin to lag only when a newer version comes.
+    """
+    written = written_at(source)
+    limit = source.now() - seconds
+    ascending = sorted(written)
+    return [v for v, after in itertools.pairwise(ascending) if written[after] <= limit]
 
 
 def compact_files(
@@ -199,7 +229,7 @@ def compact_files(
     Changes no row. `CommitConflict` when a fold changed one of the fragments since: try again.
     """
     # A separate handle: compaction moves the handle it is called on.
-    dataset = datasets.open(datasets.uri)
+    dataset = datasets.own()
     with lance_errors(f"compacting the files of {datasets.uri}"):
         dataset.optimize.compact_files(
             target_rows_per_fragment=target_rows_per_fragment,
@@ -226,7 +256,7 @@ def _text(part: Any) -> str:
 
 def plan_files(datasets: Datasets, *, target_rows_per_fragment: int) -> FilePlan:
     """What `compact_files` would do, as tasks for `rewrite_files`."""
-    dataset = datasets.open(datasets.uri)
+    dataset = datasets.own()
     with lance_errors(f"planning to compact the files of {datasets.uri}"):
         plan = Compaction.plan(dataset, {"target_rows_per_fragment": target_rows_per_fragment})
         return FilePlan(dataset, tuple(_text(task) for task in plan.tasks))
@@ -235,7 +265,7 @@ def plan_files(datasets: Datasets, *, target_rows_per_fragment: int) -> FilePlan
 def rewrite_files(datasets: Datasets, task: str) -> str:
     """Run one task: write new files, which nothing names yet; return what to commit."""
     found = CompactionTask.from_json(task)  # type: ignore[attr-defined]
-    dataset = datasets.open(datasets.uri, found.read_version)
+    dataset = datasets.own(found.read_version)
     with lance_errors(f"rewriting files of {datasets.uri}"):
         return _text(found.execute(dataset))
 
@@ -253,7 +283,7 @@ def commit_files(datasets: Datasets, plan: FilePlan, results: Sequence[str]) -> 
 
 def optimize_indices(datasets: Datasets, names: Sequence[str] | None = None) -> int:
     """Extend the base's indexes to the rows added since; return the new version."""
-    dataset = datasets.open(datasets.uri)
+    dataset = datasets.own()
     options: dict[str, Any] = {} if names is None else {"index_names": list(names)}
     with lance_errors(f"updating the indexes of {datasets.uri}"):
         dataset.optimize.optimize_indices(**options)
@@ -267,11 +297,23 @@ def index_names(datasets: Datasets) -> list[str]:
     return [index.name for index in described if not index.name.startswith("__")]
 
 
+def borrowed_indexes(datasets: Datasets) -> list[str]:
+    """Names of the base's indexes with files in another table's place."""
+    with lance_errors(f"listing the indexes of {datasets.uri}"):
+        described = datasets.latest().describe_indices()
+    return sorted(
+        index.name
+        for index in described
+        if not index.name.startswith("__")
+        and any(segment.base_id is not None for segment in index.segments)
+    )
+
+
 def check_version(datasets: Datasets, version: int) -> None:
     """Raise `MissingEntry` when `version` can no longer be read."""
     try:
-        datasets.open(datasets.uri, version)
-    except (MissingEntry, NotAWeirTable) as error:  # Lance says either of a missing version
+        datasets.own(version)
+    except SnapshotExpired as error:
         raise MissingEntry(
             f"{datasets.uri}: version {version} is gone; it was cleaned up"
         ) from error

@@ -19,13 +19,14 @@ from weir.format.expiry import Expire, expire_of
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.keys.index import rows_of_keys
-from weir.lake.base.folded import fold_number, folded_into
+from weir.lake.base.folded import fold_number, folded_into, load_number
 from weir.lake.base.resident_keys import ResidentKeys, identity
 from weir.lake.filters import filter_batches, filter_columns, is_for_lance
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
 from weir.lake.live_rows import has_dense_deletes, scan_past_deletes
 from weir.lake.schemas import base_schema
+from weir.lake.shared import SharedDataset, as_destination
 
 logger = logging.getLogger("weir.lake")
 
@@ -40,7 +41,7 @@ class LanceBase:
 
     def __init__(
         self,
-        dataset: lance.LanceDataset,
+        dataset: SharedDataset,
         load_manifest: Callable[[], BaseManifest],
         resident: ResidentKeys,
     ) -> None:
@@ -87,6 +88,11 @@ class LanceBase:
         """The number of the last fold in this version. No request."""
         return fold_number(self.dataset)
 
+    @cached_property
+    def load_number(self) -> int:
+        """The number of the last load in this version; 0 if there was none. No request."""
+        return load_number(self.dataset)
+
     @property
     def marked(self) -> Mapping[UUID, int]:
         """Per shard the highest generation marked in the MemWAL index, for native readers."""
@@ -121,7 +127,9 @@ class LanceBase:
                 with_row_address=with_row_address,
             )
             handed_out = [*wanted, *(["_rowaddr"] if with_row_address else [])]
-            yield from filter_batches(rows, filter, handed_out, limit)
+            yield from filter_batches(
+                rows, filter, handed_out, limit, known=self.schema.plain.names
+            )
             return
         chosen = None if fragments is None else [self.fragment(i) for i in fragments]
         with lance_errors(f"scanning {self._where}"):
@@ -164,7 +172,7 @@ class LanceBase:
         """Write new files beside those of this version; nothing names them yet."""
         return write_fragments(
             data,
-            self.dataset,
+            as_destination(self.dataset),
             mode="append",
             max_rows_per_file=rows_per_file,
             max_bytes_per_file=bytes_per_file,
@@ -200,7 +208,7 @@ class LanceBase:
                 self._query(keys.slice(start, LOOKUP_KEYS_MAX), wanted)
                 for start in range(0, keys.num_rows, LOOKUP_KEYS_MAX)
             )
-        self._warn_of_duplicates(found)
+        self._warn_of_duplicates(found)  # guard: L-8
         return found
 
     def _warn_of_duplicates(self, found: pa.Table) -> None:
@@ -240,6 +248,10 @@ class LanceBase:
             (fragment.fragment_id, fragment.metadata.num_rows)
             for fragment in self.dataset.get_fragments()
         ]
+
+    def deleted_rows(self) -> int:
+        """Rows that files of this version hold and that are deleted, from the manifest alone."""
+        return sum(f.metadata.num_deletions for f in self.dataset.get_fragments())
 
     @cached_property
     def identities(self) -> list[tuple[int, str]]:

@@ -16,6 +16,7 @@ from weir.lake.base.view import LanceBase
 from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import lance_errors
 
+_RETRIES: Final = 20  # Lance's own number
 _DETAILS_TYPE: Final = "/lance.table.MemWalIndexDetails"  # Stored.
 
 
@@ -55,5 +56,4 @@ def replace_mem_wal(
         transaction_properties=dict(properties),
     )
     with lance_errors(f"replacing the MemWAL index entry of {datasets.uri}"):
-        made = lance.LanceDataset.commit(planned.dataset, transaction)
-    return int(made.version)
+        return datasets.commit(planned.dataset, transaction, retries=_RETRIES)

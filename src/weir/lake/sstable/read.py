@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
 
-import lance
 import numpy as np
 import pyarrow as pa
 from lance.fragment import FragmentSession
@@ -39,6 +38,7 @@ from weir.lake.filters import filter_rows
 from weir.lake.lance_errors import lance_errors
 from weir.lake.live_rows import RowRange, has_dense_deletes, scan_past_deletes
 from weir.lake.schemas import with_field_ids
+from weir.lake.shared import SharedDataset
 from weir.store.api import ObjectMissing, Store
 
 KEY_CACHE_BYTES: Final = 256 * 1024 * 1024
@@ -124,7 +124,7 @@ class LanceSsTable:
 
     def __init__(
         self,
-        dataset: lance.LanceDataset,
+        dataset: SharedDataset,
         path: str,
         schema: TableSchema,
         store: Store,

@@ -35,7 +35,7 @@ from weir.format.schema import FIELD_ID, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import SsTableInfo
 from weir.lake.lance_errors import lance_errors
 from weir.lake.whole_buffers import for_lance
-from weir.store.api import ObjectExists, Store
+from weir.store.api import ObjectExists, Store, put_new
 from weir.types import Version
 
 AfterWrite = Callable[[lance.LanceDataset], None]
@@ -123,6 +123,7 @@ class SsTableWriter:
         it later, if one is useful: hashing takes 55 ns a key, for which the data need not wait.
         """
         try:
+            # guard: F-17 test_process
             self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", first_filter)
         except ObjectExists:
             raise StoreError(
@@ -170,9 +171,8 @@ class SsTableWriter:
         deletion = None
         if len(superseded):
             file_id = self._env.random.getrandbits(63)
-            self._store.put_if_absent(
-                f"{path}/{deletion_file_name(file_id)}", encode_deletion_bitmap(superseded)
-            )
+            vector = encode_deletion_bitmap(superseded)
+            put_new(self._store, f"{path}/{deletion_file_name(file_id)}", vector)
             deletion = (file_id, len(superseded))
         manifest_path = f"{path}/{paths.base_version_path(version_name(Version(1)))}"
         raw = self._store.get(manifest_path).data

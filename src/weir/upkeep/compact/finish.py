@@ -26,7 +26,7 @@ logger = logging.getLogger("weir.compact")
 
 
 class Findings(Protocol):
-    """Where results are reported; `CompactReport` implements it."""
+    """Where results are reported."""
 
     wal_entries: int
     completed: str | None
@@ -60,10 +60,11 @@ class Finisher:
             base = self._lake.open_base()
             self._lake.mark_compacted(base.compacted)
             version = None
-        if version is not None:
+        if version is not None:  # guard: L-4 test_compaction
             self.finish(job)
             self.report.completed = job.id
-            logger.info("compact.completed job=%s version=%d", job.id, version)
+            uri = self.core.uri
+            logger.info("compact.completed table=%s job=%s version=%d", uri, job.id, version)
 
     def finish(self, job: Job) -> None:
         """Do everything that follows the base commit; each step may be repeated."""
@@ -73,8 +74,10 @@ class Finisher:
             self._note(cut.shard, FoldProgress.of(int(table.generation) for table in cut.sstables))
         self.core.env.failpoint("compact.marked")
         for shard, fold in job.wal.items():
-            if advance_over_folded(self.core.site(shard), fold):
-                self.report.wal_entries += fold.through - fold.after
+            passed = advance_over_folded(self.core, shard, fold)
+            if passed is not None:
+                self.report.wal_entries += max(0, passed - fold.after)
+                # guard: L-8 test_rolled_back_base
                 self._note(shard, FoldProgress(passed=job.number))
             else:
                 self.report.notes.append(

@@ -9,49 +9,40 @@ fence in the base table (`weir.lake.base.fence`) keeps a stalled one from commit
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import ClassVar, Final, Literal
 from uuid import UUID
 
-from weir.env import Env
-from weir.errors import CommitConflict, StoreError
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weir.errors import CommitConflict
 from weir.format import paths
 from weir.read.snapshot import Snapshot
 from weir.records import codec
-from weir.records.chain import RecordChain, RecordCodec
+from weir.records.chain import RecordChain
+from weir.records.codec import Record
 from weir.store.api import ObjectExists, Store
-from weir.upkeep.tasks import Progress
 
 # Stored. Never change a value; add one.
 FORMAT: Final = 1
 PROGRESS: Final = "weir.progress"
 """Property of a fold's commit: what it folded of each shard."""
 
-RENEW: Final = 300.0
-"""Seconds after which an active claim is renewed: a third of the lease that others grant it."""
-
-logger = logging.getLogger("weir.compact")
-
 State = Literal["claimed", "planned", "done"]
 
 
-@dataclass(frozen=True)
-class WalFold:
+class WalFold(Struct, frozen=True, array_like=True):
     """Entries `(after, through]` of one shard, folded by a job that planned in `epoch` (L-6)."""
 
     epoch: int
     after: int
     through: int
     generation: int
-    """The tag of the last entry with rows; entries after it carry that tag or a higher one."""
-    last: int | None = None
-    """Position of that entry; 0: no entry has rows. None: a job of an older release."""
+    """The tag of the first entry after them, or that it will get (F-14)."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True, forbid_unknown_fields=True):
     """What one compaction folds. Small; travels as JSON."""
 
     id: str
@@ -59,7 +50,7 @@ class Job:
     """The base version planned on."""
     snapshot: Snapshot
     """The inputs, as cuts: SSTables not yet in the base, and log entries to be folded."""
-    wal: dict[UUID, WalFold] = field(default_factory=dict)
+    wal: Mapping[UUID, WalFold] = {}
     number: int = 0
     """Higher than that of every earlier fold; noted in the base with its rows. 0: older release."""
 
@@ -82,38 +73,8 @@ class Job:
         }
         return codec.dumps(record).decode()
 
-    def to_record(self) -> dict[str, Any]:
-        """As JSON-ready values."""
-        return {
-            "id": self.id,
-            "planned_at": self.planned_at,
-            "snapshot": self.snapshot.to_json(),
-            "wal": {
-                str(shard): [f.epoch, f.after, f.through, f.generation, f.last]
-                for shard, f in self.wal.items()
-            },
-            "number": self.number,
-        }
 
-    @staticmethod
-    def from_record(raw: dict[str, Any]) -> Job:
-        """Back from a record."""
-        return Job(
-            id=str(raw["id"]),
-            planned_at=int(raw["planned_at"]),
-            snapshot=Snapshot.from_json(raw["snapshot"]),
-            wal={UUID(shard): _wal_fold(*fold) for shard, fold in raw["wal"].items()},
-            number=int(raw.get("number", 0)),
-        )
-
-
-def _wal_fold(epoch: Any, after: Any, through: Any, generation: Any, last: Any = None) -> WalFold:
-    known = None if last is None else int(last)
-    return WalFold(int(epoch), int(after), int(through), int(generation), known)
-
-
-@dataclass(frozen=True, slots=True)
-class FoldProgress:
+class FoldProgress(Struct, frozen=True, array_like=True):
     """How far the base has come with one shard, as the chain remembers it (L-8)."""
 
     spans: tuple[tuple[int, int], ...] = ()
@@ -152,19 +113,16 @@ def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(joined)
 
 
-@dataclass(frozen=True)
-class JobRecord:
+class JobRecord(Record, frozen=True, tag_field="format", tag=FORMAT):
     """One record of the chain."""
 
-    seq: int
+    KIND: ClassVar[str] = "compaction record"
     state: State
     token: str
     """Identifies the claimant; the fence carries the same token."""
     job: Job | None
     """A job that may be committed but not finished: the claimant's, or a dead compactor's."""
-    written: float = 0.0
-    """When the store wrote it."""
-    reached: Mapping[UUID, FoldProgress] = field(default_factory=dict)
+    reached: Mapping[UUID, FoldProgress] = {}
     """What the base must hold: only a restore by weir may take it back, and that empties this."""
 
     def having(self, more: Mapping[UUID, FoldProgress]) -> JobRecord:
@@ -180,49 +138,23 @@ class JobRecord:
         return self.state != "done"
 
 
-def _encode(record: JobRecord) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "state": record.state,
-        "token": record.token,
-        "job": None if record.job is None else record.job.to_record(),
-        "reached": {str(s): [r.spans, r.passed] for s, r in record.reached.items()},
-    }
-
-
-def _decode(raw: Mapping[str, Any], _path: str) -> JobRecord:
-    if raw["format"] != FORMAT or raw["state"] not in ("claimed", "planned", "done"):
-        raise ValueError(f"unknown format {raw['format']} or state {raw['state']!r}")
-    job = None if raw["job"] is None else Job.from_record(raw["job"])
-    told = raw.get("reached", {}).items()  # absent before 0.2
-    reached = {
-        UUID(shard): FoldProgress(_joined((int(a), int(b)) for a, b in spans), int(passed))
-        for shard, (spans, passed) in told
-    }
-    return JobRecord(0, raw["state"], raw["token"], job, reached=reached)
-
-
-_RECORD: Final = RecordCodec("compaction record", _encode, _decode)
-
-
 class Jobs:
     """Reads and extends the chain of one table."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._chain = RecordChain(store, paths.compaction_chain(), _RECORD)
+        self._chain = RecordChain(store, paths.compaction_chain(), JobRecord)
 
     def latest(self) -> JobRecord | None:
         """The record that counts, or None. One list, one get."""
-        found = self._chain.latest()
-        return None if found is None else replace(found.value, seq=found.seq, written=found.written)
+        return self._chain.latest()
 
     def claim(self, token: str, after: JobRecord | None) -> JobRecord:
         """Claim on top of `after`, carrying over its unfinished job; or `CommitConflict`."""
         unfinished = after.job if after is not None and after.is_open else None
         reached = {} if after is None else after.reached
         number = 0 if after is None else after.seq
-        return self._append(JobRecord(number, "claimed", token, unfinished, reached=reached))
+        return self._append(JobRecord("claimed", token, unfinished, reached, seq=number))
 
     def step(self, record: JobRecord, state: State, job: Job | None) -> JobRecord:
         """The next step of our own claim; `CommitConflict` when somebody else took over."""
@@ -230,60 +162,12 @@ class Jobs:
 
     def _append(self, record: JobRecord) -> JobRecord:
         try:
-            return replace(record, seq=self._chain.append(record, record.seq))
+            return self._chain.append(record)
         except ObjectExists:
             raise CommitConflict(
                 f"{self._store.uri}: another compactor took over; this one stops and leaves its"
                 " files to garbage collection"
             ) from None
-
-
-class Renewal:
-    """Renews a claim now and then while its tasks run; called whenever one finishes.
-
-    A compactor that lost the claim learns it from the fence when it commits; here that only ends
-    the renewals.
-    """
-
-    def __init__(self, jobs: Jobs, record: JobRecord, env: Env) -> None:
-        self._jobs = jobs
-        self._env = env
-        self._lock = env.threads.lock()
-        self._renewed_at = env.clock.boottime()
-        self._lost = False
-        self.record = record
-        """The latest record of the claim."""
-
-    def __call__(self) -> None:
-        """Renew the claim if it is due."""
-        with self._lock:
-            now = self._env.clock.boottime()
-            if self._lost or now - self._renewed_at < RENEW:
-                return
-            self._renewed_at = now
-            try:
-                self.record = self._jobs.step(self.record, self.record.state, self.record.job)
-            except CommitConflict:
-                self._lost = True
-            except StoreError as error:
-                logger.warning("compact.renew.failed reason=%s", error)
-
-    def step(self, state: State, job: Job | None) -> JobRecord:
-        """The next step of the claim; `CommitConflict` when somebody else took over."""
-        with self._lock:
-            self.record = self._jobs.step(self.record, state, job)
-            self._renewed_at = self._env.clock.boottime()
-            return self.record
-
-    def renewing(self, progress: Progress | None) -> Progress:
-        """A wrapper of `progress` that also renews the claim."""
-
-        def tell(kind: str, done: int, total: int) -> None:
-            self()
-            if progress is not None:
-                progress(kind, done, total)
-
-        return tell
 
 
 def keep_base_from(store: Store) -> int | None:

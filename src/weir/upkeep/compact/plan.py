@@ -2,33 +2,38 @@
 
 Keeps
   L-4  every generation of a shard that is not in the base, ascending, none left out in between
-  K-6  shard manifests first, the base last
   C-11 a sealed shard's rows are older than its heirs': they are folded together or before
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from weir.errors import CommitConflict, WeirError
+from msgspec.structs import replace
+
+from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
-from weir.lake.base.view import LanceBase
-from weir.log.site import ShardSite
-from weir.log.tags import is_live
-from weir.read.snapshot import STILL_ATTEMPTS, Snapshot
+from weir.lake.api import Base
+from weir.read.snapshot import Snapshot
+from weir.read.survey import LogSurvey, ShardSurvey, Survey, last_with_rows
 from weir.records.cut import ShardCut
-from weir.records.table import TableRecords
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.guard import find_rivals
+from weir.routing.writer_shard import has_own_writer
 from weir.types import Position
 from weir.upkeep.compact.jobs import Job, WalFold
-from weir.upkeep.compact.logs import estimate_size, last_with_rows
+from weir.upkeep.compact.logs import becomes_sstables, estimate_size
 
+_CLAIM: Final = "or compact with fold_wal=True (weir compact --fold-wal), which fences it"
 _ROW_BYTES: Final = 100
 """Assumed size of a row in SSTables of other programs, which do not record it."""
+_BELIEVED_ROWS: Final = 8_000_000
+_BELIEVED_BYTES: Final = 256 << 20
+"""An SSTable within these sizes is at most one task; larger ones are looked at first."""
+_MOST_COMPRESSED: Final = 256
+"""An SSTable's files are not believed to hold more than this many times their size."""
 
 
 @dataclass(frozen=True)
@@ -56,130 +61,134 @@ class PendingShard:
         return not self.cut.sstables and self.tail is None
 
 
-def folds_log(core: Core, manifest: ShardManifest, *, fold_wal: bool | None) -> bool:
+def folds_log(manifest: ShardManifest, *, fold_wal: bool | None) -> bool:
     """True when entries of that shard's log may be folded: no writer keeps their rows in memory.
 
-    With `fold_wal` None, the default, the owner decides: one that announces its tags has no
-    MemTable, alive or not (as Spark's writers). A sealed shard has no writer, so it always folds.
+    With `fold_wal` None, the default, the manifest decides: the owner has left, or has no MemTable,
+    alive or not (as Spark's writers). With True every log may, once its shard is claimed, which
+    fences the owner.
     """
     if manifest.status is Status.SEALED or fold_wal is not None:
         return bool(fold_wal) or manifest.status is Status.SEALED
-    return manifest.announced is not None or not core.record.writer_defaults.enable_memtable
+    # guard: L-6 always test_compaction_logs
+    return manifest.wal_only or manifest.is_left
 
 
-def find_pending(core: Core, *, fold_wal: bool | None) -> tuple[LanceBase, list[PendingShard]]:
-    """Everything not yet in the base, shard by shard, and that base.
+def find_open_logs(core: Core, seen: Survey, *, fold_wal: bool | None) -> list[ShardSurvey]:
+    """The shards of whose logs entries become SSTables before they are folded. No request."""
 
-    Two requests per shard when nothing changed, up to six more where the log is folded; two
-    listings and a head.
+    def becomes(one: ShardSurvey) -> bool:
+        if not folds_log(one.manifest, fold_wal=fold_wal):
+            return False
+        if not fold_wal and not becomes_sstables(core, one.manifest):
+            return False
+        log = one.log
+        if log is None:
+            return False
+        if one.manifest.is_left:
+            return becomes_sstables(core, one.manifest)
+        if log.last is None:
+            return False  # fence nobody for nothing
+        is_filling = (log.last.generation or 0) <= one.manifest.current_generation
+        return bool(fold_wal) or not is_filling
+
+    return [one for one in seen if becomes(one)]
+
+
+def find_pending(core: Core, seen: Survey, *, fold_wal: bool | None) -> list[PendingShard]:
+    """Everything that can be folded into the base as it is, shard by shard.
+
+    Logs that become SSTables first (`find_open_logs`) count once they are. Where a log is folded,
+    up to four requests estimate its size.
     """
 
-    def look(shard: UUID) -> ShardManifest | None:
-        # S-5: the log is read only where it is folded.
-        return core.log(shard).latest()
-
-    # C-11: rows of an heir are folded with, or after, all rows of its sealed predecessor. If the
-    # table record did not change, no heir was written to after its predecessor was read.
-    records, number = TableRecords(core.store), None
-    for _ in range(STILL_ATTEMPTS):
-        number = records.last_number(number)
-        manifests = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
-        if records.last_number(number) == number:
-            break
-    else:
-        raise CommitConflict(
-            f"{core.uri}: the table record changed {STILL_ATTEMPTS} times while the shards were"
-            " read; wait until no reshard is running, then try again"
-        )
-    keyed = bool(core.record.primary_key)
-
-    def tail(manifest: ShardManifest) -> Tail | None:
-        may = folds_log(core, manifest, fold_wal=fold_wal)
-        return _log_of(core, manifest) if may else None
+    def pending(one: ShardSurvey) -> PendingShard:
+        may = folds_log(one.manifest, fold_wal=fold_wal)
+        tail = _log_of(core, one) if may and not becomes_sstables(core, one.manifest) else None
+        fresh = [_checked(core, one.id, table, seen.base) for table in one.waiting(seen.base)]
+        return _waiting(one.manifest, tail, fresh)
 
     # X-3: folding one of two rivals would make the other's rows the newer ones.
-    kept = {shard for r in find_rivals(core, manifests) for shard in (r.shard, r.routed)}
-    known = [m for m in manifests if m is not None and m.shard_id not in kept]
-    tails: list[Tail | None] = [None] * len(known)
-    if keyed:
-        tails = core.env.threads.map(tail, known, workers=CONCURRENCY)
-    # K-6: opened after the manifests, so that it contains what was folded since.
-    base = core.base()
-    assert isinstance(base, LanceBase), "compaction works on Lance"
-    waiting = [
-        _waiting(manifest, log, base.compacted.get(manifest.shard_id, 0))
-        for manifest, log in zip(known, tails, strict=True)
-    ]
-    return base, sorted((w for w in waiting if not w.is_empty), key=lambda w: w.cut.sealed)
+    known = [one for one in seen if one.id not in seen.rivals]
+    waiting = core.env.threads.map(pending, known, workers=CONCURRENCY)
+    return sorted((w for w in waiting if not w.is_empty), key=lambda w: w.cut.sealed)
 
 
-def _log_of(core: Core, manifest: ShardManifest) -> Tail | None:
-    site, through = log_of(core, manifest)
-    after = manifest.replay_after
-    if through <= after:
+def _log_of(core: Core, one: ShardSurvey) -> Tail | None:
+    manifest, log = one.manifest, one.log
+    if log is None:
         return None
-    last = last_with_rows(site, manifest, through)
+    after, through, last = manifest.replay_after, log.through, log.last
     current = manifest.current_generation
     if last is None:
-        return Tail(WalFold(manifest.writer_epoch, after, through, current, 0), 0, 0)
+        return Tail(WalFold(manifest.writer_epoch, after, through, current), 0, 0)
+    if not manifest.is_left:  # guard: F-14 always test_tags
+        # The owner alone knows the tag of its next entry. So its last one stays, whose tag is known
+        # (`weir.log.tags`).
+        through = Position(last.position - 1)
+        if last_with_rows(core, log.site, manifest, through) is None:
+            return None
     generation = max(current, last.generation or current)
-    fold = WalFold(manifest.writer_epoch, after, through, generation, int(last.position))
-    return Tail(fold, *estimate_size(core, site, after, last))
+    fold = WalFold(manifest.writer_epoch, after, through, generation)
+    return Tail(fold, *estimate_size(core, log.site, after, last))
 
 
-def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
-    """Where that shard's log is now, and the last position used in it.
+def unfolded_log_notes(core: Core, seen: Survey, folded: Collection[UUID]) -> list[str]:
+    """A sentence for each shard whose log keeps rows after a compaction, with the reason.
 
-    The floors show a move: a handle that is kept for days must not fold what a fenced writer left
-    in the log's previous store (S-3).
+    `folded`: the shards whose logs it folded. A log that cannot be reached is left out: its readers
+    get the error, not compaction (S-5).
     """
-    floors = core.log(manifest.shard_id).floors()
-    return core.log_of(manifest, floors)
-
-
-def unfolded_log_notes(core: Core) -> list[str]:
-    """A sentence for each shard whose log still has rows after a compaction, with the reason.
-
-    A few requests per shard. A log that cannot be reached is skipped: its readers get the error,
-    not compaction (S-5).
-    """
-
-    def look(shard: UUID) -> str | None:
-        manifest = core.log(shard).latest()
-        if manifest is None:
-            return None
-        try:
-            site, through = log_of(core, manifest)
-            if through <= manifest.replay_after:
-                return None
-            last = last_with_rows(site, manifest, through)
-        except (WeirError, OSError):
-            return None
-        if last is None or not is_live(
-            last, manifest.current_generation, keyed=bool(core.record.primary_key)
-        ):
-            return None
-        if manifest.announced is None:
+    notes = []
+    for one in seen:
+        log, manifest = one.found, one.manifest
+        if not isinstance(log, LogSurvey) or (one.id in folded and manifest.is_left):
+            continue
+        if log.last is None or not log.last.is_live:
+            continue
+        if has_own_writer(core, manifest):
+            why = (
+                "its writer may live, and flushes them itself; once it wrote nothing for the"
+                " table's silent_after, a compaction seals the shard"
+            )
+        elif not manifest.wal_only and not manifest.is_left:
             why = (
                 "the last writer holds them in memory and flushes them itself; if it died, open a"
-                " new writer, which flushes them, or run compact(fold_wal=True)"
+                f" new writer, which flushes them, {_CLAIM}"
             )
-        elif core.record.primary_key:
-            why = "they were written during the compaction; the next one folds them"
+        elif not becomes_sstables(core, manifest):
+            why = "the last entry stays until its writer closes, others until the next compaction"
         else:
             why = (
                 f"the writer of epoch {manifest.writer_epoch} did not close and may add more to the"
-                " same generation; if it died, open and close a new writer and compact again, or"
-                " run compact(fold_wal=True)"
+                " same generation; if it died, open and close a new writer and compact again,"
+                f" {_CLAIM}"
             )
-        return f"shard {shard}: rows up to position {last.position} stay in the log: {why}"
+        notes.append(
+            f"shard {one.id}: rows up to position {log.last.position} stay in the log: {why}"
+        )
+    return notes
 
-    found = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
-    return [sentence for sentence in found if sentence is not None]
+
+def _checked(core: Core, shard: UUID, table: SsTable, base: Base) -> SsTable:
+    """The SSTable with sizes that can be true; work is cut into pieces by them.
+
+    Small ones are believed. For others a listing and a read of Lance's manifest: the pieces of one
+    whose numbers are damaged would have no end.
+    """
+    rows, nbytes = size_of(table)
+    if rows <= _BELIEVED_ROWS and nbytes <= _BELIEVED_BYTES:
+        return table
+    found = core.store.list(paths.sstable_dir(shard, table.path))
+    stored = sum(meta.size for meta in found)
+    return replace(
+        table,
+        physical_rows=core.lake.open_sstable(shard, table.path, base.schema).rows,
+        in_memory_bytes=min(nbytes, stored * _MOST_COMPRESSED),
+    )
 
 
-def _waiting(manifest: ShardManifest, tail: Tail | None, folded: int) -> PendingShard:
-    fresh = [table for table in manifest.sstables if table.generation > folded]
+def _waiting(manifest: ShardManifest, tail: Tail | None, fresh: Sequence[SsTable]) -> PendingShard:
     through = manifest.replay_after if tail is None else Position(tail.fold.through)
     cut = replace(ShardCut.of(manifest, through), sstables=tuple(fresh))
     sizes = [size_of(table) for table in fresh]
@@ -202,7 +211,7 @@ def size_of(table: SsTable) -> tuple[int, int]:
 
 def make_job(
     job_id: str,
-    base: LanceBase,
+    base: Base,
     waiting: Sequence[PendingShard],
     *,
     at: float = 0.0,

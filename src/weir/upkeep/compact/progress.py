@@ -108,15 +108,16 @@ def unfinished_restore(core: Core, before: Lineage | None) -> str | None:
     again: the lineage then says "ready", but its commit names the checkpoint.
     """
     now = read_lineage(core.store)
-    if now is not None and (now.state == "restoring" or now != before):
-        return str(now.restored.get("checkpoint"))
+    if now is not None and (now.state == "restoring" or now != before):  # guard: L-8
+        return str(now.restored and now.restored.checkpoint)
     record = Jobs(core.store).latest()
     lake = cast("PylanceLake", core.lake)
     try:
         for version, properties in lake.commit_properties(after_version=0):
             if record is None or not may_have_lost(lake.open_base(version), record.reached):
+                # guard: L-8 test_rolled_back_base
                 return None  # the base was whole here: a later commit took it back
-            if RESTORE in properties:
+            if RESTORE in properties:  # guard: L-8 test_two_restores_at_once
                 return properties[RESTORE]
     except (SnapshotExpired, MissingEntry):
         pass  # cleaned up

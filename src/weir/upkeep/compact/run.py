@@ -13,29 +13,37 @@ docs/internals/compaction.md describes the steps in order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 from uuid import UUID
 
 from weir.durations import Duration, seconds
-from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
-from weir.format import paths
+from weir.errors import (
+    CommitConflict,
+    FencedError,
+    MissingEntry,
+    SealedShard,
+    SnapshotExpired,
+    UnknownOutcome,
+)
+from weir.format.manifest import ShardManifest
 from weir.lake.api import Base
 from weir.lake.base.fold import BaseFence, VersionEdit, combine
 from weir.lake.base.fold_commit import hide_nothing
+from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
-from weir.routing.core import Core, HasCore
+from weir.meters import COMPACT_ROWS, COMPACT_SECONDS
+from weir.read.survey import ShardSurvey, Survey, survey
+from weir.routing.core import Core
 from weir.routing.natives import try_update_mem_wal_index
-from weir.types import Position
-from weir.upkeep.compact.finish import Finisher
-from weir.upkeep.compact.jobs import PROGRESS, FoldProgress, Job, JobRecord, Jobs, Renewal
-from weir.upkeep.compact.logs import OpenLog, flush_claiming, open_log, publish_closed
+from weir.upkeep.compact.claim import Claim, take_claim
+from weir.upkeep.compact.jobs import PROGRESS, FoldProgress, Job, JobRecord, Jobs
+from weir.upkeep.compact.logs import publish_closed
 from weir.upkeep.compact.plan import (
     PendingShard,
+    find_open_logs,
     find_pending,
-    folds_log,
     make_job,
     unfolded_log_notes,
 )
@@ -43,8 +51,11 @@ from weir.upkeep.compact.progress import may_have_lost, require_no_lost_rows
 from weir.upkeep.compact.split import hide_tasks, make_tasks
 from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.expire import drop_expired, drops_at
+from weir.upkeep.owner import Owner
 from weir.upkeep.pinning import require_above_base_floor
+from weir.upkeep.silent import seal_silent
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
+from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.compact")
 
@@ -65,7 +76,7 @@ class CompactReport:
     """Per shard the highest generation folded."""
     sstables: int = 0
     wal_entries: int = 0
-    """Log entries folded directly (L-6)."""
+    """Log entries that R passed: their rows were folded, as they were or as SSTables (L-6)."""
     rows_written: int = 0
     rows_deleted: int = 0
     """Keys whose newest row is a delete, or has expired."""
@@ -101,27 +112,37 @@ def compact(
     """Fold everything that waits into the base, in one commit; return what was done.
 
     `fold_wal` also folds log entries that are in no SSTable. None: those that no writer keeps in
-    memory, which is all that Spark and WAL-only writers wrote; True: those of MemTable writers too,
-    which ends such a writer at its next flush, and on append-only tables fences the writers (their
-    rows are safe); False: only those of sealed shards. `report.notes` lists what stays in a log.
+    memory, as Spark and WAL-only writers leave them; True: all of them, for which every shard whose
+    log holds rows and may get more is claimed, and its writer fenced (its rows are safe); False:
+    only those of sealed shards. `report.notes` lists what stays in a log.
     `cluster` sorts new files by key. `indexes` extends the base's indexes to the new rows.
-    `rewrite` also rewrites small files; None: when there are many. Safe to run beside anything,
-    another compaction included: a run that finds a claim younger than `lease` does nothing
-    (`report.skipped`); one that lost its claim raises `CommitConflict`.
+    `rewrite` also rewrites files that are small or hold deleted rows; None: when there are many
+    such. Safe to run beside anything, another compaction included: a run that finds a claim younger
+    than `lease` does nothing (`report.skipped`); one that lost its claim, or met a reshard, raises
+    `CommitConflict`. Where another program cleaned up the versions that show whether its commit
+    succeeded, it raises `UnknownOutcome`; the next run folds what is not in the base.
     """
+    core.record_number()  # C-16: not by a handle of a dropped table
     runner = LocalRunner() if isinstance(engine, str) else engine
     run = _Run(core, runner, fold_wal, progress)
     began = run.core.env.clock.boottime()
-    report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
+    try:
+        report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
+    except SealedShard as sealed:  # guard: C-11 test_compaction_says_what_to_do
+        core.record_number()  # C-16: raises when it was dropped
+        raise CommitConflict(
+            f"{core.uri}: the table was resharded while this compaction ran ({sealed}); run compact"
+            " again"
+        ) from sealed
     if report.skipped is None:
         report.rows_expired = drop_expired(core)
     if report.base_version is not None or report.rows_expired:
         report.notes += tidy(
             core, indexes=indexes, rewrite=rewrite, engine=runner, progress=progress
         )
-    if fold_wal is not False and report.skipped is None:
-        report.notes += unfolded_log_notes(core)
     report.seconds = run.core.env.clock.boottime() - began
+    core.env.meters.observe(COMPACT_SECONDS, report.seconds)
+    core.env.meters.add(COMPACT_ROWS, report.rows_written)
     logger.info(
         "compact.done table=%s job=%s rows=%d deleted=%d seconds=%.3f",
         run.core.uri,
@@ -143,10 +164,6 @@ class _Run:
     progress: Progress | None
     report: CompactReport = field(default_factory=CompactReport)
 
-    @cached_property
-    def _finisher(self) -> Finisher:
-        return Finisher(self.core, self.report)
-
     @property
     def lake(self) -> PylanceLake:
         return cast("PylanceLake", self.core.lake)
@@ -156,37 +173,65 @@ class _Run:
         jobs = Jobs(self.core.store)
         before = jobs.latest()
         is_open = before is not None and before.is_open
-        if not self._has_work(before) and not is_open:
-            return self.report
+        seen = self._survey()
+        has_work = self._has_work(seen, before)
         if before is not None and is_open and self._is_young(before, lease):
             self.report.skipped = (
                 f"another compaction claimed the table less than {lease:g} s ago (record"
                 f" {before.seq}); if it died, run again later or with lease=0"
             )
             return self.report
-        token = str(self.core.env.new_id())
-        record = jobs.claim(token, before)
-        self.core.env.failpoint("compact.claimed")
-        claim = BaseFence(token, require_above_base_floor(self.core, self.lake.fence_base(token)))
-        self.core.env.failpoint("compact.fenced")
-        if record.job is not None:
-            self._finisher.complete(record.job)
-            record = record.having(self._finisher.reached)
-        try_update_mem_wal_index(self.core, self.report.notes)
-        self._publish_logs()
-        base, waiting = find_pending(self.core, fold_wal=self.fold_wal)
+        require_settled(self.core, "compact")
+        if self._sealed_silent(seen):
+            seen = self._survey()
+            has_work = self._has_work(seen, before)
+        folded: Collection[UUID] = ()
+        if has_work or is_open:
+            record = jobs.claim(str(self.core.env.new_id()), before)
+            with take_claim(self.core, record, self.report) as claim:
+                try_update_mem_wal_index(self.core, self.report.notes)
+                seen = self._published(self._still(seen, claim))
+                folded = self._fold(seen, claim, cluster=cluster)
+        if self.fold_wal is not False:
+            self.report.notes += unfolded_log_notes(self.core, seen, folded)
+        return self.report
+
+    def _sealed_silent(self, seen: Survey) -> bool:
+        """Seal shards whose writers are taken for dead; True if there were any (C-18)."""
+        sealed, notes = seal_silent(self.core, seen)
+        self.report.notes += notes
+        return sealed > 0
+
+    def _survey(self) -> Survey:
+        return survey(self.core, logs=self.fold_wal is not False)
+
+    def _still(self, seen: Survey, claim: Claim) -> Survey:
+        """The survey from before the claim, if the base holds what it held then.
+
+        L-4: another fold may have come between. Its log entries, folded once more, would hide
+        newer rows that it folded too. A base that differs by our fence alone shows that none did.
+        """
+        base = self.core.base()
+        if claim.took_over or base.version != seen.base.version + 1:
+            return self._survey()
+        return replace(seen, base=base)
+
+    def _fold(self, seen: Survey, claim: Claim, *, cluster: bool) -> Collection[UUID]:
+        """Fold what waits, in one commit; returns the shards whose logs were folded as they are."""
+        base = cast("LanceBase", seen.base)
         if _is_unmarked(base):
             # L-7: another program restored a version from between a fold's commit and its mark.
             self.lake.mark_compacted(base.compacted)
-            base, waiting = find_pending(self.core, fold_wal=self.fold_wal)
+            base = cast("LanceBase", self.core.base())
+            seen = replace(seen, base=base)
+        waiting = self._pending(seen)
         if not waiting:
-            jobs.step(record, "done", None)
-            return self.report
+            return ()
         at = drops_at(self.core, base)
-        job = make_job(str(self.core.env.new_id()), base, waiting, at=at, number=record.seq)
+        job = make_job(str(self.core.env.new_id()), base, waiting, at=at, number=claim.number)
         # Includes what was folded by older releases, which kept no such memory.
-        record = record.having({s: FoldProgress.of([g]) for s, g in base.compacted.items()})
-        record = jobs.step(record, "planned", job)
+        claim.remember({s: FoldProgress.of([g]) for s, g in base.compacted.items()})
+        claim.plan(job)
         self.core.env.failpoint("compact.planned")
         tasks = make_tasks(
             job,
@@ -196,16 +241,13 @@ class _Run:
             slots=self.runner.slots,
             cluster=cluster,
         )
-        renewal = Renewal(jobs, record, self.core.env)
         try:
-            tell = renewal.renewing(self.progress)
-            results = self.runner.run(self.core, tasks, tell)
+            results = self.runner.run(self.core, tasks, self.progress)
             self.core.env.failpoint("compact.written")
             changes = combine(VersionEdit.from_json(result["changes"]) for result in results)
-            version = self._commit(job, claim, changes, tell)
+            version = self._commit(job, claim.fence, changes)
         except (MissingEntry, SnapshotExpired) as gone:
-            latest = jobs.latest()
-            if latest is None or latest.seq != renewal.record.seq:
+            if not claim.is_held:
                 raise CommitConflict(
                     f"{self.core.uri}: another compactor took over, and the inputs of this one"
                     f" were collected ({gone}); nothing was committed"
@@ -217,74 +259,92 @@ class _Run:
                 f" while it ran ({gone}); compact again"
             ) from None
         self.core.env.failpoint("compact.committed")
-        self._finisher.finish(job)
-        jobs.step(renewal.record.having(self._finisher.reached), "done", None)
+        claim.finish(job)
+        claim.end()
         self._tell(job, version, waiting, results)
-        return self.report
+        return job.wal
+
+    def _pending(self, seen: Survey) -> list[PendingShard]:
+        """What is folded as it is; logs that `fold_wal` flushes are SSTables by now."""
+        return find_pending(self.core, seen, fold_wal=None if self.fold_wal else self.fold_wal)
 
     def _is_as_planned(self, job: Job) -> bool:
         """True when a plan made now would read the same inputs."""
-        base, waiting = find_pending(self.core, fold_wal=self.fold_wal)
-        return bool(waiting) and make_job(job.id, base, waiting, number=job.number) == job
+        seen = self._survey()
+        waiting = self._pending(seen)
+        return bool(waiting) and make_job(job.id, seen.base, waiting, number=job.number) == job
 
-    def _has_work(self, before: JobRecord | None) -> bool:
+    def _has_work(self, seen: Survey, before: JobRecord | None) -> bool:
         """Whether anything waits; `CorruptEntry` for a base that lost rows (L-8)."""
-        base, waiting = find_pending(self.core, fold_wal=self.fold_wal)
-        if before is not None and may_have_lost(base, before.reached):
+        # guard: L-8 test_rolled_back_base
+        if before is not None and may_have_lost(seen.base, before.reached):
             require_no_lost_rows(self.core)
-        return bool(waiting) or _is_unmarked(base) or bool(self._open_logs())
+        return (
+            _is_unmarked(seen.base)
+            or bool(find_open_logs(self.core, seen, fold_wal=self.fold_wal))
+            or bool(self._pending(seen))
+        )
 
     def _is_young(self, record: JobRecord, lease: float) -> bool:
         return lease > 0 and self.core.store.now() - record.written < lease
 
-    def _commit(self, job: Job, claim: BaseFence, changes: VersionEdit, tell: Progress) -> int:
+    def _commit(self, job: Job, fence: BaseFence, changes: VersionEdit) -> int:
         def hide(version: int, fragments: Sequence[int]) -> VersionEdit:
             # L-8: others changed the base since the plan. The rows to write are the same; only new
             # or changed fragments are searched for the rows they replace.
             base = self.lake.open_base(version)
             tasks = hide_tasks(job, base, fragments, self.runner.slots)
-            results = self.runner.run(self.core, tasks, tell)
+            results = self.runner.run(self.core, tasks, self.progress)
             return combine(VersionEdit.from_json(result["changes"]) for result in results)
 
-        version = self.lake.commit_fold(
-            changes,
-            claim=claim,
-            planned_at=job.planned_at,
-            fold_id=job.id,
-            properties={PROGRESS: job.progress()},
-            folded=job.folded_generations,
-            number=job.number,
-            hide=hide if self.core.record.primary_key else hide_nothing,
-        )
+        try:
+            version = self.lake.commit_fold(
+                changes,
+                claim=fence,
+                planned_at=job.planned_at,
+                fold_id=job.id,
+                properties={PROGRESS: job.progress()},
+                folded=job.folded_generations,
+                number=job.number,
+                hide=hide if self.core.record.primary_key else hide_nothing,
+            )
+        except UnknownOutcome as unknown:  # guard: L-7 test_compaction_says_what_to_do
+            # The fold and its note are one commit (L-4): a plan made now knows what is in the base.
+            raise UnknownOutcome(
+                f"{self.core.uri}: it is not known whether compaction {job.id} was committed,"
+                " because another program cleaned up the versions that show it. Run compact again,"
+                " with lease=0: it folds what is not in the base yet, and nothing twice"
+            ) from unknown
         return require_above_base_floor(self.core, version)
 
-    def _open_logs(self) -> list[OpenLog]:
-        """Append-only shards whose log may be turned into SSTables, and the end of each log."""
-        if self.core.record.primary_key:
-            return []
-        found = []
-        for shard in self.core.shard_ids():
-            manifest = self.core.log(shard).latest()
-            if manifest is None or not folds_log(self.core, manifest, fold_wal=self.fold_wal):
-                continue
-            opened = open_log(self.core, manifest)
-            if opened.through > manifest.replay_after:
-                found.append(opened)
-        return found
+    def _published(self, seen: Survey) -> Survey:
+        """Turn logs into SSTables, where they cannot be folded as they are (X-10).
 
-    def _publish_logs(self) -> None:
-        for opened in self._open_logs():
-            before = opened.manifest.replay_after
+        Returns the survey with what became of those shards.
+        """
+
+        def publish(one: ShardSurvey) -> ShardManifest | str:
             try:
-                if self.fold_wal and not opened.is_ended:
-                    flush_claiming(self.core, opened.manifest.shard_id)
-                    self.report.wal_entries += opened.through - before
-                    continue
-                made = publish_closed(self.core, opened)
+                if self.fold_wal and not one.manifest.is_left:
+                    return Owner(self.core, one.id).flush()
+                return publish_closed(self.core, one)
             except (CommitConflict, FencedError) as lost:
-                self.report.notes.append(str(lost))
+                return str(lost)
+
+        logs = find_open_logs(self.core, seen, fold_wal=self.fold_wal)
+        if not logs:
+            return seen
+        done = self.core.env.threads.map(publish, logs, workers=self.core.workers)
+        changed = []
+        for one, manifest in zip(logs, done, strict=True):
+            if isinstance(manifest, str):
+                self.report.notes.append(manifest)
                 continue
-            self.report.wal_entries += opened.through - before if made else 0
+            self.report.wal_entries += manifest.replay_after - one.manifest.replay_after
+            changed.append(one.at(manifest))
+        if self.core.record_number() != seen.number:
+            return self._survey()  # C-11: a reshard came between
+        return seen.having(changed, self.core.base())
 
     def _tell(
         self, job: Job, version: int, waiting: Sequence[PendingShard], results: Sequence[Result]
@@ -299,62 +359,9 @@ class _Run:
         report.rows_deleted = sum(result["deleted"] for result in results)
 
 
-@dataclass(frozen=True)
-class CompactionPolicy:
-    """When a table is due for compaction: whichever bound is reached first."""
-
-    generations: int = 8
-    """Waiting SSTables of one shard. Each costs a reader some milliseconds."""
-    bytes: int = 256 << 20
-    """Waiting bytes of all shards together."""
-    age: Duration | None = "1h"
-    """How long the oldest waiting SSTable or log entry has waited; None: no limit."""
-    entries: int = 2_500
-    """Waiting log entries of one shard, where logs are folded. Each costs a reader a request."""
-
-    def due(self, table: HasCore) -> str | None:
-        """The reason to compact now, or None. Two requests a shard, and a few more for the age."""
-        core = table.core
-        _, waiting = find_pending(core, fold_wal=None)
-        if not waiting:
-            return None
-        most = max(waiting, key=lambda w: len(w.cut.sstables))
-        if len(most.cut.sstables) >= self.generations:
-            return f"{len(most.cut.sstables)} generations of shard {most.cut.shard} wait"
-        longest = max(waiting, key=lambda w: w.cut.wal_through - w.cut.replay_after)
-        entries = longest.cut.wal_through - longest.cut.replay_after
-        if entries >= self.entries:
-            return f"{entries} log entries of shard {longest.cut.shard} wait"
-        total = sum(w.nbytes for w in waiting)
-        if total >= self.bytes:
-            return f"{total} bytes wait"
-        if self.age is None:
-            return None
-        oldest = _oldest(core, waiting)
-        limit = seconds(self.age, name="age")
-        if oldest is not None and core.store.now() - oldest >= limit:
-            return f"the oldest SSTable or log entry has waited {core.store.now() - oldest:.0f} s"
-        return None
-
-
 def _is_unmarked(base: Base) -> bool:
     """True when the base holds generations that are not marked for native readers (L-7)."""
     marked = {} if base.mem_wal is None else base.mem_wal.compacted
     return base.mem_wal is not None and any(
         number > marked.get(shard, 0) for shard, number in base.compacted.items()
     )
-
-
-def _oldest(core: Core, waiting: Sequence[PendingShard]) -> float | None:
-    """When the oldest waiting SSTable or entry was written, by the store's clock."""
-    times: list[float] = []
-    for one in waiting:
-        cut = one.cut
-        if cut.sstables:
-            folder = paths.sstable_dir(cut.shard, cut.sstables[0].path)
-            times += [meta.last_modified for meta in core.store.list(folder)][:1]
-        if cut.wal_through > cut.replay_after:
-            first = paths.wal_path(cut.shard, Position(cut.replay_after + 1))
-            entry = core.site(cut.shard).wal.head(first)
-            times += [] if entry is None else [entry.last_modified]
-    return min(times, default=None)

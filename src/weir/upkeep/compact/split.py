@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
+from msgspec import structs
+
 from weir.format.keys import pk_type
 from weir.format.manifest import SsTable
 from weir.keys.numbers import is_whole
@@ -112,7 +114,7 @@ def _parts(snapshot: Snapshot, waiting: Sequence[PendingShard]) -> list[Snapshot
 
 
 def _only(snapshot: Snapshot, cut: ShardCut, sstables: Sequence[SsTable]) -> Snapshot:
-    return replace(snapshot, cuts=(replace(cut, sstables=tuple(sstables)),))
+    return replace(snapshot, cuts=(structs.replace(cut, sstables=tuple(sstables)),))
 
 
 def _shares(
@@ -185,7 +187,7 @@ def _pieces(
 def _unit_size(unit: Unit, one: PendingShard) -> tuple[int, int]:
     """Rows and bytes of a unit, as given by the manifest or estimated from the log."""
     if unit.sstable is not None:
-        return size_of(next(t for t in one.manifest.sstables if t.path == unit.sstable))
+        return size_of(next(t for t in one.cut.sstables if t.path == unit.sstable))
     assert one.tail is not None
     share = (unit.through - unit.after) / (one.cut.wal_through - one.cut.replay_after)
     return int(one.tail.rows * share), int(one.tail.nbytes * share)

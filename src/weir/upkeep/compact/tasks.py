@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, cast
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -47,7 +48,7 @@ def fold_whole(core: Core, task: Task) -> Result:
     for batch in _buried(reader, winners(levels, schema, core.env, seen=seen)):
         batches.append(batch)
         held += batch.nbytes
-        if held > WHOLE_READS * core.env.limits.read_bytes:
+        if held > WHOLE_READS * core.env.limits.read_bytes:  # guard: L-10
             # The plan estimated the log from a few entries; release what was held (L-10).
             del batches
             return fold_streamed(core, task)
@@ -75,13 +76,18 @@ def fold_streamed(core: Core, task: Task) -> Result:
 
     def noted() -> Iterator[pa.RecordBatch]:
         for batch in winners(levels, schema, core.env, seen=seen):
-            parts.append(shaped(batch, schema.key_schema))
+            parts.append(_own_copy(shaped(batch, schema.key_schema)))
             yield batch
 
     changes, written, deleted = _write_live(reader, noted(), cluster=task["cluster"])
     keys = pa.Table.from_batches(parts, schema.key_schema)
     hidden = fold.delete_keys(_base(reader), keys, core.env, known=seen)
     return _result(fold.combine([changes, hidden]), written, deleted)
+
+
+def _own_copy(keys: pa.RecordBatch) -> pa.RecordBatch:
+    """The keys in buffers of their own: slices would keep the whole entry they came from (L-10)."""
+    return keys.take(pa.array(np.arange(keys.num_rows)))
 
 
 def write_rows(core: Core, task: Task) -> Result:
@@ -196,7 +202,7 @@ def hide_keys(
         ours = KeySet.of([part.keys], dtype, len(part.keys))
         stays = _hit(ours, keys(), base.schema, len(part.keys)).new(part.keys)
         if stays is not None:
-            found.append(part.addresses[~stays])
+            found.append(part.addresses[~stays])  # guard: P-5
     return fold.hide_addresses(base, found)
 
 

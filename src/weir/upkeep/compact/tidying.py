@@ -1,21 +1,24 @@
-"""Rewrites small files and extends indexes of the base, in process or by tasks elsewhere (P-5).
+"""Rewrites files of the base that are small or hold many deleted rows, and extends its indexes, in
+process or by tasks elsewhere (P-5).
 
 Rows do not change and no claim is held: work that loses a race is left for the next run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, Literal, cast
 
 from weir.errors import CommitConflict
 from weir.lake.base.fold import ROWS_PER_FILE
+from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.upkeep.tasks import Progress, Result, Run, Runner, Task
 
 SMALL_FRAGMENTS: Final = 16
 """From this many fragments of less than a quarter file on, rewriting them is worth it."""
+DELETED_SHARE: Final = 0.2
+"""From this share of deleted rows in the files on, rewriting those that have many is worth it."""
 
 
 def tidy(
@@ -26,15 +29,26 @@ def tidy(
     engine: Literal["local"] | Runner = "local",
     progress: Progress | None = None,
 ) -> list[str]:
-    """Rewrite small files, on request or if there are many, and extend indexes to all rows.
+    """Rewrite files that are small or hold deleted rows, on request or if there are many such, and
+    extend indexes to all rows.
 
     Returns what was left for the next run, in words. An `engine` other than this process runs the
     work as tasks.
     """
     lake = cast("PylanceLake", core.lake)
     runner = None if isinstance(engine, str) or engine.name == "local" else engine
+    notes: list[str] = []
     try:
-        if rewrite or (rewrite is None and _many_small(lake.open_base().fragments())):
+        wanted = rewrite or (rewrite is None and _is_worth_it(lake.open_base()))
+        borrowed = lake.borrowed_indexes() if wanted else []
+        if borrowed:
+            # Lance 14 looks for a moved index in the parent's folder, where it never was.
+            notes.append(
+                f"small files were not rewritten: the indexes {borrowed} share files with the table"
+                " that this one is a clone of, and Lance would lose them. Make them anew with"
+                " table.create_index(..., replace=True), then compact"
+            )
+        elif wanted:
             if runner is None:
                 lake.compact_files(target_rows_per_fragment=ROWS_PER_FILE)
             else:
@@ -47,12 +61,19 @@ def tidy(
             for task in tasks:  # each is a commit; concurrent ones would only conflict
                 runner.run(core, [task], progress)
     except CommitConflict as lost:
-        return [f"small files and indexes were not optimized, the next compaction does it: {lost}"]
-    return []
+        notes.append(
+            f"small files and indexes were not optimized, the next compaction does it: {lost}"
+        )
+    return notes
 
 
-def _many_small(fragments: Sequence[tuple[int, int]]) -> bool:
-    return sum(1 for _, rows in fragments if rows < ROWS_PER_FILE // 4) >= SMALL_FRAGMENTS
+def _is_worth_it(base: LanceBase) -> bool:
+    live = [rows for _, rows in base.fragments()]
+    deleted = base.deleted_rows()
+    return (
+        sum(rows < ROWS_PER_FILE // 4 for rows in live) >= SMALL_FRAGMENTS
+        or deleted > DELETED_SHARE * (deleted + sum(live)) > 0
+    )
 
 
 def _rewrite(core: Core, runner: Runner, progress: Progress | None) -> None:

@@ -14,10 +14,13 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
+from msgspec import structs
+
 from weir.config import FENCE_TTL
 from weir.durations import Duration, seconds
 from weir.env import Env
 from weir.errors import (
+    CorruptEntry,
     InvalidInput,
     NotAWeirTable,
     StoreError,
@@ -25,13 +28,16 @@ from weir.errors import (
     WeirError,
 )
 from weir.format import paths
+from weir.format.sharding import PerWriter
 from weir.lake.api import Lake
 from weir.log.site import ShardSite
-from weir.records.checkpoints import Checkpoints
+from weir.meters import GC_BYTES, GC_OBJECTS, GC_SECONDS
 from weir.records.marks import Marks
+from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.compact.jobs import keep_base_from
+from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.gc import records
 from weir.upkeep.gc.pins import Chains, load_pins
 from weir.upkeep.gc.plan import Ages
@@ -39,13 +45,7 @@ from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, V
 from weir.upkeep.gc.run import GcRun
 from weir.upkeep.gc.shard import collect_shards
 from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
-from weir.upkeep.parents import (
-    detach,
-    give_up,
-    narrow_pins,
-    reclaimable_pins,
-    unseen_clones,
-)
+from weir.upkeep.parents import left_over_pins, settle_pins
 
 __all__ = [
     "KINDS",
@@ -73,17 +73,9 @@ class Target:
     sites: Sequence[ShardSite]
     lake: Lake | None = None
     fence_ttl: float = FENCE_TTL
-    """The longest any writer of the table trusts a proof of ownership."""
-    reclaimable: Callable[[], Collection[UUID]] = tuple
-    """Checkpoints whose holder is gone for good (C-3)."""
-    give_up: Callable[[UUID], bool] = lambda _pin: True
-    """Tells the holder that its checkpoint goes; False when the holder may still need it."""
-    unseen: Callable[[], Collection[str]] = tuple
-    """Clones that hold a checkpoint here and cannot be seen from here (C-15)."""
+    """The longest any writer, also of a table dropped here, trusts a proof of ownership."""
     notes: Sequence[str] = ()
     """Notes on what could not be opened, for the report."""
-    narrow: Callable[[], int] = lambda: 0
-    """Narrows the pins of finished clones to files of the base."""
     detach: Callable[[], Collection[str]] = tuple
     """Releases the pins in parents that this table no longer shares files with (C-14)."""
     former: Mapping[UUID, Sequence[ShardSite]] = field(default_factory=dict)
@@ -112,13 +104,15 @@ def gc(
     `min_age` is slack for readers without a checkpoint, not a safety margin. `fence_retention` is
     how long the first entry of every epoch stays in the log, which is what stops a native writer
     that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
-    table's `fence_ttl`. `kinds` chooses among `KINDS`. `veto(kind, path)` keeps single objects.
-    With `dry_run` nothing is written. A failing task is in `report.errors` and does not stop the
-    others. One listing of the table, about ten small requests per shard, and one bulk request per
-    thousand objects deleted.
+    `fence_ttl` of the table and of every table dropped at its place (C-16). `kinds` chooses among
+    `KINDS`. `veto(kind, path)` keeps single objects. With `dry_run` nothing is written. A failing
+    task is in `report.errors` and does not stop the others. One listing of the table, about ten
+    small requests per shard, and one bulk request per thousand objects deleted. Raises
+    `CorruptEntry` when another program rolled back or overwrote the base: the repair needs the
+    later versions (L-8).
     """
     return collect(
-        target_of(core),
+        _checked(core),
         min_age,
         fence_retention,
         dry_run=dry_run,
@@ -144,9 +138,16 @@ def plan(
     """
     tasks: list[Batch] = []
     report = collect(
-        target_of(core), min_age, fence_retention, kinds=kinds, veto=veto, planned=tasks
+        _checked(core), min_age, fence_retention, kinds=kinds, veto=veto, planned=tasks
     )
     return report, tasks
+
+
+def _checked(core: Core) -> Target:
+    """The parts of a table whose base still holds everything that was folded into it (L-8)."""
+    core.record_number()  # C-16: not by a handle of a dropped table
+    require_no_lost_rows(core)
+    return target_of(core)
 
 
 def target_of(core: Core) -> Target:
@@ -157,18 +158,13 @@ def target_of(core: Core) -> Target:
     sites = [place.site for place in found]
     notes = [note for place in found for note in place.notes]
     former = {place.site.shard: place.former for place in found if place.former}
-    held = Checkpoints(core.store)
     return Target(
         store=core.store,
         env=core.env,
         sites=sites,
         lake=core.lake,
-        fence_ttl=core.record.writer_defaults.fence_ttl_s,
-        reclaimable=lambda: reclaimable_pins(core, records=held),
-        give_up=lambda pin: give_up(core, pin),
-        unseen=lambda: unseen_clones(core, records=held),
-        narrow=lambda: narrow_pins(core, records=held),
-        detach=lambda: detach(core),
+        fence_ttl=TableRecords(core.store).longest_fence_ttl(),
+        detach=lambda: settle_pins(core),
         notes=notes,
         former=former,
         base_keep_from=lambda: keep_base_from(core.store),
@@ -189,14 +185,17 @@ def _place_of(core: Core, shard: UUID) -> _Placed:
     former: list[ShardSite] = []
     notes: list[str] = []
     try:
-        # The floors show a move of the log since this handle last read them (S-3).
-        floors = core.log(shard).floors()
-        if floors.store:
-            former, notes = core.wal_stores.former(shard)
-        return _Placed(core.site(shard, floors), former, notes)
+        state = core.log(shard).state()
+    except CorruptEntry:
+        return _Placed(core.table_site(shard), (), ())  # reported when the shard is visited (G-10)
+    try:
+        place = core.wal_stores.place(shard, *state)
+        if place.seq:
+            former, notes = core.wal_stores.former(shard, place)
+        return _Placed(core.wal_stores.site_at(shard, place), former, notes)
     except (WalStoreMismatch, StoreError) as error:
         # S-6: objects beside the data can still be collected.
-        notes.append(f"the log of shard {shard} was not collected (S-6): {error}")
+        notes.append(f"the log of shard {shard} was not collected: {error}")
         return _Placed(core.table_site(shard), former, notes)
 
 
@@ -240,8 +239,14 @@ def collect(
     )
     _run_tasks(target, job, now)
     report.seconds = target.env.clock.boottime() - began
+    if not dry_run:
+        meters = target.env.meters
+        meters.observe(GC_SECONDS, report.seconds)
+        meters.add(GC_OBJECTS, report.deleted)
+        meters.add(GC_BYTES, report.deleted_bytes)
     logger.info(
-        "gc.done deleted=%d errors=%d seconds=%.3f",
+        "gc.done table=%s deleted=%d errors=%d seconds=%.3f",
+        target.store.uri,
         report.deleted,
         len(report.errors),
         report.seconds,
@@ -262,16 +267,16 @@ def _run_tasks(target: Target, job: GcRun, now: float) -> None:
                 ),
             )
     if "checkpoints" in chosen:
-        tasks.run("pins of dead clones", lambda: _end_reclaimable(target, job))
-        if not dry_run:
-            tasks.run("pins of finished clones", lambda: _narrow(target))
+        tasks.run("pins of clones", lambda: _name_left_over_pins(target, report))
     if "base" in chosen:
         tasks.run(
             "tags",
             lambda: records.release_tags(job.chains, target.lake, report, dry_run=dry_run),
         )
     if chosen & _SHARD_KINDS:
-        collect_shards(target.sites, job)
+        finished = collect_shards(target.sites, job)
+        if finished and not dry_run:
+            tasks.run("finished shards", lambda: _record_finished(target, finished))
     for kind in ("checkpoints", "consumers"):
         if kind in chosen:
             tasks.run(
@@ -289,6 +294,28 @@ def _run_tasks(target: Target, job: GcRun, now: float) -> None:
         tasks.run("base", lambda: _clean_base(target, job.ages, report, dry_run=dry_run))
         if not dry_run:
             tasks.run("pins in parents", lambda: _detach(target, report))
+
+
+def _record_finished(target: Target, shards: Mapping[UUID, int]) -> None:
+    """C-17: let reads, upkeep and the next collection leave out those shards, made under those
+    routings."""
+
+    def finish(record: TableRecord) -> TableRecord:
+        # A reshard that is under way has sealed shards of the routing that still counts.
+        left = {
+            shard
+            for shard, spec in shards.items()
+            # A writer's own shard has no heir: nobody waits for a routing to come.
+            if spec < record.spec or isinstance(record.sharding, PerWriter)  # guard: C-17
+        }
+        return structs.replace(record, finished=tuple(sorted({*record.finished, *left})))
+
+    records_ = TableRecords(target.store)
+    record = records_.find()
+    if record is None or finish(record) == record:
+        return
+    records_.update(finish, target.env)
+    logger.info("gc.finished table=%s shards=%d", target.store.uri, len(shards))
 
 
 class _Tasks:
@@ -313,9 +340,9 @@ def _ages(
     if retention < least:
         raise InvalidInput(
             f"fence_retention is {retention:g} s but must be at least {least:g} s: no less than"
-            f" min_age ({slack:g} s) and twice the fence_ttl ({target.fence_ttl:g} s) of the"
-            " table's writers. Otherwise a writer that was suspended could acknowledge rows that"
-            " are lost (G-7)"
+            f" min_age ({slack:g} s) and twice the longest fence_ttl ({target.fence_ttl:g} s) of"
+            " this table and of those dropped at its place. Otherwise a writer that was suspended"
+            " could acknowledge rows that are lost"
         )
     return Ages(slack, retention, keep_first_entries)
 
@@ -328,21 +355,14 @@ def _kinds(kinds: Collection[str] | None) -> frozenset[str]:
     return chosen
 
 
-def _end_reclaimable(target: Target, job: GcRun) -> None:
-    job.report.skipped += [
-        f"the pins of clone {uri} were kept: the clone cannot be read from here (C-15). If it was"
-        f" deleted, release them: table.release_clone({uri!r}), or weir checkpoint release"
-        for uri in target.unseen()
+def _name_left_over_pins(target: Target, report: GcReport) -> None:
+    """Say which pins no collection ends: those of clones that were never finished (C-3)."""
+    report.skipped += [
+        f"checkpoint {pin.id} was kept: it belongs to the clone {pin.owner}, which was not finished"
+        " in a day. Run the same clone again, or give it up:"
+        f" table.release_clone({pin.owner!r}), or weir checkpoint release"
+        for pin in left_over_pins(target.store)
     ]
-    ids = [pin for pin in target.reclaimable() if job.dry_run or target.give_up(pin)]
-    if ids:
-        records.end_reclaimable(job.chains, ids, job.report, dry_run=job.dry_run)
-
-
-def _narrow(target: Target) -> None:
-    narrowed = target.narrow()
-    if narrowed:
-        logger.info("gc.narrowed table=%s pins=%d", target.store.uri, narrowed)
 
 
 def _detach(target: Target, report: GcReport) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,13 +10,11 @@ import numpy as np
 from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.format.manifest import decode_manifest
-from weir.format.wal_entry import decode_entry
-from weir.format.wal_header import HEADER_BYTES, EntryHeader, read_header
+from weir.log.headers import header_at
 from weir.log.site import ShardSite
-from weir.shard.tokens import Tokens, above_floor
+from weir.shard.tokens import Tokens, tokens_in_log
 from weir.store.api import ObjectMissing
-from weir.store.bounded import get_some
-from weir.types import Position, Version
+from weir.types import Version
 from weir.upkeep.gc.epochs import find_runs
 from weir.upkeep.gc.plan import Ages, Run, ShardState, replay_point
 
@@ -37,57 +35,36 @@ def epoch_runs(site: ShardSite, state: ShardState, ages: Ages) -> Sequence[Run]:
     first = max(0, int(matters[0]) - 1)
 
     def read(indexes: Sequence[int]) -> list[int | None]:
-        found = _headers(site, [int(state.wal.positions[i]) for i in indexes])
-        return [None if header is None else header.epoch for header in found]
+        positions = [int(state.wal.positions[i]) for i in indexes]
+        return site.env.threads.map(lambda p: _epoch(site, p), positions, workers=_WORKERS)
 
     return find_runs(first, len(state.wal) - 1, read)
 
 
-def _headers(site: ShardSite, positions: list[int]) -> list[EntryHeader | None]:
-    def one(position: int) -> EntryHeader | None:
-        path = paths.wal_path(site.shard, Position(position))
-        try:
-            header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
-            return header or read_header(site.wal.get(path).data)
-        except ObjectMissing:
-            return None
-
-    return site.env.threads.map(one, positions, workers=_WORKERS)
+def _epoch(site: ShardSite, position: int) -> int | None:
+    try:
+        header = header_at(site, position)
+    except ObjectMissing:
+        return None
+    return None if header is None else header.epoch
 
 
 def record_tokens(site: ShardSite, positions: list[int]) -> None:
     """Make exactly-once tokens outlive their entries (P-2). Called before the floor passes them.
 
     weir records tokens when it flushes; a native writer that flushed weir's rows did not. Only
-    shards that use tokens pay: a ranged read per entry, and a whole read where there is a token.
+    shards that use tokens pay: a ranged read per entry, and a whole read where a token may be.
     An entry at a position already collected can only be a zombie's, and its rows do not count.
     """
     folders = (paths.tokens_dir(site.shard), paths.job_tokens_dir(site.shard))
     # A writer puts a note there before its first token, so that none is missed (P-6).
     if not any(site.store.list_folder(folder)[0] for folder in folders):
         return
-    found: list[tuple[int, str, int]] = []
-    for start in range(0, len(positions), _CHUNK):
-        part = positions[start : start + _CHUNK]
-        headers = zip(part, _headers(site, part), strict=True)
-        found += _tokens(site, [p for p, h in headers if h and h.may_hold_tokens])
-    highest = above_floor(site, found)
     tokens = Tokens(site)
-    for app, number in sorted(highest.items()):
+    for app, number in sorted(tokens_in_log(site, positions).items()):
         recorded = tokens.load(app)
         if recorded is None or recorded < number:
             tokens.record(app, number)
-
-
-def _tokens(site: ShardSite, positions: list[int]) -> Iterable[tuple[int, str, int]]:
-    where = [(p, paths.wal_path(site.shard, Position(p))) for p in positions]
-    while where:
-        found = get_some(site.wal, [path for _, path in where], site.env.limits.read_bytes)
-        for (position, path), data in zip(where, found, strict=False):
-            if data is not None:
-                entry = decode_entry(data, position=Position(position), path=path)
-                yield from ((position, app, number) for app, number in entry.tokens)
-        where = where[len(found) :]
 
 
 def is_native(site: ShardSite, state: ShardState, ages: Ages) -> bool:

@@ -102,9 +102,9 @@ def _list_log(site: ShardSite, clock: Clock, skipped: list[str]) -> WalListing |
         now = clock(site.wal)
         for meta in site.wal.list(folder):
             found.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
-    except StoreError as error:
+    except StoreError as error:  # guard: S-6
         skipped.append(
-            f"{site}: its WAL store could not be listed; its log was not collected (S-6): {error}"
+            f"{site}: its WAL store could not be listed; its log was not collected: {error}"
         )
         return None
     return replace(found.sorted(), now=now)

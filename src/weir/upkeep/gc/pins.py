@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.records import codec
-from weir.records.cut import ShardCut, load_cut
-from weir.records.lifetime import Lifetime, dump_end, load_lifetime
+from weir.records.checkpoints import Checkpoint, CheckpointState, read_first
+from weir.records.consumers import Standing
+from weir.records.cut import ShardCut
 from weir.store.api import ObjectExists, Store
 
 _CAS_ATTEMPTS: Final = 8
@@ -32,8 +33,10 @@ class ChainState:
 
     folder: str
     seqs: list[int]
-    first: dict[str, Any] | None
-    newest: dict[str, Any]
+    first: Checkpoint | None
+    """The first record of a checkpoint; None for other chains, or when it is gone."""
+    newest: CheckpointState | Standing | None
+    """None for a chain that is neither a checkpoint's nor a consumer's."""
     times: dict[int, float]
     sizes: dict[int, int]
 
@@ -45,18 +48,12 @@ class ChainState:
     @property
     def ended(self) -> bool:
         """True when its newest record is a deletion."""
-        return self._lifetime.deleted
+        return self.newest is not None and self.newest.deleted
 
     def expired(self, now: float) -> bool:
         """True when its lifetime is over by the store's clock."""
-        return self._lifetime.over(now)
-
-    @property
-    def _lifetime(self) -> Lifetime:
-        try:
-            return load_lifetime(self.newest)
-        except ValueError as error:
-            raise CorruptEntry(f"{self.folder}: not a usable record: {error}") from error
+        expires = None if self.newest is None else self.newest.expires
+        return expires is not None and expires <= now
 
 
 @dataclass
@@ -64,7 +61,7 @@ class Pins:
     """Everything held, by shard."""
 
     checkpoints: dict[UUID, list[ShardCut]] = field(default_factory=dict)
-    unread: list[Mapping[str, Any]] = field(default_factory=list)
+    unread: list[Mapping[UUID, int]] = field(default_factory=list)
     """Positions of each living consumer."""
 
     def of(self, shard: UUID) -> list[ShardCut]:
@@ -73,7 +70,7 @@ class Pins:
 
     def unread_from(self, shard: UUID) -> int | None:
         """The lowest position a consumer may still read; 0 if one has no position in the shard."""
-        found = [int(positions.get(str(shard), 0)) for positions in self.unread]
+        found = [positions.get(shard, 0) for positions in self.unread]
         return min(found, default=None)
 
 
@@ -86,7 +83,7 @@ class Chains:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._firsts: dict[str, dict[str, Any]] = {}
+        self._firsts: dict[str, Checkpoint] = {}
 
     def load(self, root: str) -> list[ChainState]:
         """Every chain below `root`, with its first and newest record.
@@ -114,27 +111,43 @@ class Chains:
     ) -> ChainState | None:
         numbers = sorted(seqs)
         first, newest = (paths.chain_path(folder, seq) for seq in (numbers[0], numbers[-1]))
-        known = self._firsts.get(first)
-        wanted = [newest] if known else [newest, first]
-        data = dict(zip(wanted, self.store.get_many(wanted), strict=True))
-        if None in data.values():
+        is_checkpoint = root == paths.CHECKPOINTS
+        wanted = {newest, first} if is_checkpoint and first not in self._firsts else {newest}
+        data = dict(zip(sorted(wanted), self.store.get_many(sorted(wanted)), strict=True))
+        found = {path: body for path, body in data.items() if body is not None}
+        if len(found) < len(wanted):
             return None  # pruned or collected since the listing: list again
-        records = {
-            path: codec.loads(body, f"{self.store.uri}/{path}")
-            for path, body in data.items()
-            if body is not None
-        }
-        begun = (known or records[first]) if numbers[0] == 1 else None
-        if begun is not None and root == paths.CHECKPOINTS:
-            self._firsts[first] = begun
+        begun = None
+        if is_checkpoint and numbers[0] == 1:
+            begun = self._first(first, found.get(first))
+        if begun is not None and numbers[-1] == 1:
+            state: CheckpointState | Standing | None = begun.state
+        else:
+            state = self._state(root, newest, found[newest])
         return ChainState(
             folder=folder,
             seqs=numbers,
             first=begun,
-            newest=records[newest],
+            newest=state,
             times={seq: time for seq, (time, _) in seqs.items()},
             sizes={seq: size for seq, (_, size) in seqs.items()},
         )
+
+    def _state(self, root: str, path: str, data: bytes) -> CheckpointState | Standing | None:
+        uri = f"{self.store.uri}/{path}"
+        if root == paths.CHECKPOINTS:
+            return codec.loads(data, CheckpointState, uri)
+        if root == paths.CONSUMERS:
+            return codec.loads(data, Standing, uri)
+        codec.loads(data, dict, uri)  # G-11: older records stay beside a damaged one
+        return None
+
+    def _first(self, path: str, data: bytes | None) -> Checkpoint:
+        if path not in self._firsts:
+            assert data is not None, "a first record that is not known was read"
+            id_ = paths.parse_shard_id(path.split("/")[-2])
+            self._firsts[path] = read_first(data, id_, f"{self.store.uri}/{path}")
+        return self._firsts[path]
 
 
 def load_chains(store: Store, root: str) -> list[ChainState]:
@@ -147,9 +160,9 @@ def end_chain(store: Store, chain: ChainState) -> bool:
     try:
         store.put_if_absent(
             paths.chain_path(chain.folder, chain.seqs[-1] + 1),
-            codec.dumps(dump_end("expired")),
+            codec.dumps({"deleted": True, "reason": "expired"}),
         )
-    except ObjectExists:
+    except ObjectExists:  # guard: G-2
         return False
     return True
 
@@ -163,29 +176,16 @@ def load_pins(chains: Chains, now: float, *, ignore_expired: bool = False) -> Pi
                 pins.checkpoints.setdefault(cut.shard, []).append(cut)
     for chain in chains.load(paths.CONSUMERS):
         # A consumer's first record may be pruned; the newest record is complete.
-        if not chain.ended and not (ignore_expired and chain.expired(now)):
-            pins.unread.append(_positions(chain))
+        assert isinstance(chain.newest, Standing), "a consumer's chain has its records"
+        held = chain.newest.held
+        if held is not None and not (ignore_expired and chain.expired(now)):
+            pins.unread.append(held)
     return pins
 
 
 def checkpoint_pins(chain: ChainState) -> list[ShardCut]:
     """What the first record of a checkpoint names, shard by shard."""
     assert chain.first is not None, "K-1: asked what a dead checkpoint holds"
-    if chain.newest.get("base_only") is True:
-        return []  # a finished clone has its own copies; the base is held by a tag
-    try:
-        return [load_cut(UUID(shard), held) for shard, held in chain.first["shards"].items()]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptEntry(
-            f"{chain.folder}: not a checkpoint record that this version of weir can read"
-            f" ({error!r}); nothing is collected while it exists"
-        ) from error
-
-
-def _positions(chain: ChainState) -> Mapping[str, Any]:
-    positions = chain.newest.get("positions", {})
-    if not isinstance(positions, dict) or not all(
-        type(p) is int and p >= 0 for p in positions.values()
-    ):
-        raise CorruptEntry(f"{chain.folder}: its 'positions' are invalid; delete that consumer")
-    return positions
+    assert isinstance(chain.newest, CheckpointState), "a checkpoint's chain has its records"
+    # A finished clone has its own copies; the base is held by a tag.
+    return [] if chain.newest.base_only else list(chain.first.shards)

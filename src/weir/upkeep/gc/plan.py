@@ -14,8 +14,8 @@ Ages are differences between two readings of one clock: that of the store which 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -104,7 +104,7 @@ class ShardState:
     @property
     def wal_ages(self) -> npt.NDArray[np.float64]:
         """How old each entry is by the clock of the store that holds it (F-18)."""
-        now = self.now if self.wal.now is None else self.wal.now
+        now = self.now if self.wal.now is None else self.wal.now  # guard: G-3 always
         return now - self.wal.times
 
 
@@ -161,10 +161,11 @@ def _plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Coun
             kept[reason] += count
             doomed[mask] = False
 
+    keep(positions > state.latest.replay_after, "not yet in an SSTable")
     # G-9: the entry at R itself stays, so that the log is never empty below its tip.
-    keep(positions >= state.latest.replay_after, "not yet in an SSTable")
+    keep(positions == state.latest.replay_after, "end of the log")  # guard: G-9
     keep(positions >= replay_point(state.retained), "min_age")
-    for pin in state.pins:
+    for pin in state.pins:  # guard: G-1
         keep((positions > pin.replay_after) & (positions <= pin.wal_through), "checkpoint")
     if state.unread_from is not None:
         keep(positions >= state.unread_from, "change feed consumer")
@@ -229,7 +230,7 @@ def _plan_sstables(state: ShardState, ages: Ages) -> tuple[list[str], Counter[st
             reason = "checkpoint"
         elif name in slack:
             reason = "min_age"
-        elif generation >= state.latest.current_generation:
+        elif generation >= state.latest.current_generation:  # guard: G-4 simulator:collection
             reason = "may still be published"  # G-4
         elif state.now - stored.time < ages.min_age:
             reason = "min_age"
@@ -238,9 +239,3 @@ def _plan_sstables(state: ShardState, ages: Ages) -> tuple[list[str], Counter[st
             continue
         kept[reason] += stored.objects
     return doomed, kept
-
-
-def prunable(manifest: ShardManifest, named: Collection[str]) -> ShardManifest | None:
-    """The manifest without the SSTables `named`; None when it names none of them."""
-    left = tuple(table for table in manifest.sstables if table.path not in named)
-    return None if len(left) == len(manifest.sstables) else replace(manifest, sstables=left)

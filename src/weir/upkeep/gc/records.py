@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from typing import Final, cast
-from uuid import UUID
 
 from weir.errors import WeirError
 from weir.format import paths
@@ -37,7 +36,13 @@ LEFTOVERS: Final = {
 clock needs its object for a moment, a Spark job its staged rows until it commits, and its tokens
 (P-2) while one of its tasks can still wake up. An older object was left by a process that died, or
 is no longer of use."""
-SHARED_CHAINS: Final = (paths.table_chain(), paths.compaction_chain(), paths.reshard_chain())
+SHARED_CHAINS: Final = (
+    paths.table_chain(),
+    paths.compaction_chain(),
+    paths.reshard_chain(),
+    paths.clone_chain(),
+    paths.keep_chain(),
+)
 RECORDS_KEPT: Final = 16
 """Newest records of a chain that stay: a stalled appender must collide with the one it missed."""
 
@@ -52,19 +57,13 @@ def end_expired(chains: Chains, kind: str, now: float, report: GcReport, *, dry_
                 continue
             if dry_run or end_chain(chains.store, chain):
                 report.ended += 1
-                logger.info("gc.expired kind=%s chain=%s", kind, chain.folder)
+                logger.info(
+                    "gc.expired table=%s kind=%s chain=%s", chains.store.uri, kind, chain.folder
+                )
             else:
                 report.kind(kind).kept["refreshed meanwhile"] += 1
         except WeirError as error:
             report.errors.append(f"{kind} {chain.folder}: {error}")
-
-
-def end_reclaimable(chains: Chains, ids: list[UUID], report: GcReport, *, dry_run: bool) -> None:
-    """End the pins `ids`; the caller knows that their holders are gone for good (C-3)."""
-    for chain in chains.load(paths.CHECKPOINTS):
-        wanted = chain.folder.rpartition("/")[2] in {str(i) for i in ids}
-        if wanted and chain.alive and (dry_run or end_chain(chains.store, chain)):
-            report.ended += 1
 
 
 def release_tags(chains: Chains, lake: Lake | None, report: GcReport, *, dry_run: bool) -> None:
@@ -142,7 +141,7 @@ def _run(
     items = [(paths.chain_path(chain.folder, seq), chain.sizes[seq]) for seq in seqs]
     kept = deleter.report.kind(kind).kept
     vetoed = kept["vetoed"]
-    holder = Holder(store, store_id=deleter.table_id)
+    holder = Holder(store, table_id=deleter.table_id)
     done = deleter.run(store, batches(kind, holder, items, deleter.report, veto), total=len(items))
     return done and kept["vetoed"] == vetoed
 
@@ -163,7 +162,7 @@ def collect_leftovers(
                 else:
                     part.kept["min_age"] += 1
 
-    holder = Holder(store, store_id=deleter.table_id)
+    holder = Holder(store, table_id=deleter.table_id)
     deleter.run(store, batches("leftovers", holder, items(), deleter.report, veto), total=0)
     for root in SHARED_CHAINS:
         for chain in load_chains(store, root):

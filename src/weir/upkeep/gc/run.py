@@ -54,5 +54,5 @@ class GcRun:
 
     def fail(self, name: str, error: WeirError) -> None:
         """Report a task that failed; the others go on (G-10)."""
-        logger.warning("gc.failed task=%s reason=%s", name, error)
+        logger.warning("gc.failed table=%s task=%s reason=%s", self.chains.store.uri, name, error)
         self.report.errors.append(f"{name}: {type(error).__name__}: {error}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
+from uuid import UUID
 
 from weir.errors import WeirError
 from weir.format import paths
@@ -32,9 +33,11 @@ _SHARDS_LISTED: Final = 64
 _FOLDERS_LISTED: Final = 64
 
 
-def collect_shards(sites: Sequence[ShardSite], job: GcRun) -> None:
-    """Collect what is dead in those shards. A shard that fails is reported, the others go on."""
+def collect_shards(sites: Sequence[ShardSite], job: GcRun) -> dict[UUID, int]:
+    """Collect what is dead in those shards, and return those that are finished, with the routings
+    they were made under (C-17). A shard that fails is reported, the others go on."""
     waiting = list(sites)
+    finished: dict[UUID, int] = {}
     while waiting:
         visits: list[Visit] = []
         listed = 0
@@ -45,6 +48,10 @@ def collect_shards(sites: Sequence[ShardSite], job: GcRun) -> None:
             visits += looked
             listed += sum(visit.listed for visit in looked)
         _collect_wave(visits, job)
+        for visit in visits:
+            if visit.finished_under is not None:
+                finished[visit.site.shard] = visit.finished_under
+    return finished
 
 
 def _collect_wave(visits: list[Visit], job: GcRun) -> None:
@@ -56,7 +63,7 @@ def _collect_wave(visits: list[Visit], job: GcRun) -> None:
     # here is recorded later, and sees these floors.
     try:
         pins = job.pins()
-    except WeirError as error:
+    except WeirError as error:  # guard: G-11
         job.fail("reading the pins of checkpoints and consumers", error)  # G-11
         return
     visits = _each(job, visits, lambda visit: visit.decide(job, pins))
@@ -69,7 +76,7 @@ def _each(job: GcRun, visits: list[Visit], step: Callable[[Visit], bool]) -> lis
     def one(visit: Visit) -> bool:
         try:
             return step(visit)
-        except WeirError as error:
+        except WeirError as error:  # guard: G-10
             visit.error = error
             return False
 
@@ -95,7 +102,7 @@ def _read_folded(visits: Sequence[Visit], job: GcRun) -> Folded | None:
     try:
         latest = job.lake.open_base()
         settled: Base | None = latest
-        if job.ages.min_age:
+        if job.ages.min_age:  # guard: X-4 test_shared_tables
             # X-4: readers with an older version of the base (LanceDB's handles, for as long as they
             # live) read current manifests: a row that left those would be in neither.
             settled = job.lake.base_before(job.now - job.ages.min_age)
@@ -125,7 +132,7 @@ def _delete_folders(visits: Sequence[Visit], job: GcRun) -> None:
         by_store.setdefault(visit.site.store, []).append(visit)
     for store, there in by_store.items():
         folders = [paths.sstable_dir(v.site.shard, name) for v in there for name in v.folders]
-        holder = Holder(store, store_id=job.deleter.table_id)
+        holder = Holder(store, table_id=job.deleter.table_id)
         work = batches("sstables", holder, _contents(store, folders, job), job.report, job.veto)
         job.deleter.run(store, work, total=sum(visit.folder_objects for visit in there))
 

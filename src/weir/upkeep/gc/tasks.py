@@ -1,8 +1,8 @@
 """Deleting: batches of paths as plain values, run here or on an engine (P-5), each alone (G-10).
 
 Keeps
-  S-8  a batch is deleted from the store it names by URI and id, or not at all: a store may change
-       hands between a plan and its tasks
+  S-8  a batch is deleted from the place it names, or not at all: the table's own by its id, since
+       another table may be there by now, a log's by its folder, which never changes hands
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal
-from uuid import UUID
 
 from weir.env import Env
 from weir.errors import WalStoreMismatch, WeirError
 from weir.log.site import ShardSite
-from weir.log.stamp import require_store_id
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.gc.report import GcReport, Progress, Veto
@@ -37,20 +35,17 @@ Where = Literal["table", "wal"]
 
 @dataclass(frozen=True)
 class Holder:
-    """A store that objects are deleted from, identified by its URI and its id (S-8)."""
+    """A store that objects are deleted from (S-8)."""
 
     store: Store
     where: Where = "table"
-    store_id: str | None = None
-    """The id that a WAL store bears for `shard`; for the table's own, its id; None: unknown."""
-    shard: UUID | None = None
+    table_id: str | None = None
+    """For the table's own store, the id of the table; None: unknown."""
 
     @staticmethod
     def of_log(site: ShardSite, table_id: str | None) -> Holder:
         """The store that holds the log of `site`."""
-        if site.wal is site.store:
-            return Holder(site.store, store_id=table_id)
-        return Holder(site.wal, "wal", site.wal_id, site.shard)
+        return Holder(site.wal, "wal") if site.is_apart else Holder(site.store, table_id=table_id)
 
 
 @dataclass(frozen=True)
@@ -60,8 +55,7 @@ class Batch:
     kind: str
     where: Where
     uri: str
-    store_id: str | None
-    shard: UUID | None
+    table_id: str | None
     paths: tuple[str, ...]
     bytes: int
 
@@ -71,8 +65,7 @@ class Batch:
             "kind": self.kind,
             "where": self.where,
             "uri": self.uri,
-            "store_id": self.store_id,
-            "shard": None if self.shard is None else str(self.shard),
+            "table_id": self.table_id,
             "paths": list(self.paths),
             "bytes": self.bytes,
         }
@@ -84,8 +77,7 @@ class Batch:
             kind=value["kind"],
             where=value["where"],
             uri=value["uri"],
-            store_id=value["store_id"],
-            shard=None if value["shard"] is None else UUID(value["shard"]),
+            table_id=value["table_id"],
             paths=tuple(value["paths"]),
             bytes=int(value["bytes"]),
         )
@@ -95,11 +87,8 @@ def delete_batch(store: Store, batch: Batch) -> int:
     """Delete the objects and return how many; a missing one counts as deleted (G-12).
 
     The plan settled for good what is in a batch: every object in it lies below a floor or can never
-    be published. Only the store at that address may have changed since: a WAL store must still bear
-    its id, or nothing in it is touched (S-8).
+    be published.
     """
-    if batch.shard is not None and batch.store_id is not None:
-        require_store_id(store, batch.shard, batch.store_id)
     store.delete(list(batch.paths))
     return len(batch.paths)
 
@@ -126,8 +115,7 @@ def batches(
             kind,
             holder.where,
             holder.store.uri,
-            holder.store_id,
-            holder.shard,
+            holder.table_id,
             tuple(path for path, _ in chunk),
             sum(size for _, size in chunk),
         )
@@ -176,7 +164,9 @@ class Deleter:
                 part.deleted_bytes += batch.bytes
                 self._done[kind] = self._done.get(kind, 0) + len(batch.paths)
             if self.progress is not None:
-                self.progress(kind, self._done.get(kind, 0), self._total[kind])
+                # Leftovers are listed while they are deleted: their number is not known before.
+                done = self._done.get(kind, 0)
+                self.progress(kind, done, max(done, self._total[kind]))
         return len(self.report.errors) == errors
 
     def _window(self, store: Store, window: list[Batch]) -> list[str | None]:
@@ -188,7 +178,11 @@ class Deleter:
                 delete_batch(store, batch)
             except WeirError as error:
                 logger.warning(
-                    "gc.failed kind=%s first=%s reason=%s", batch.kind, batch.paths[0], error
+                    "gc.failed store=%s kind=%s first=%s reason=%s",
+                    store.uri,
+                    batch.kind,
+                    batch.paths[0],
+                    error,
                 )
                 return f"deleting {len(batch.paths)} {batch.kind}, first {batch.paths[0]}: {error}"
             return None
@@ -207,13 +201,14 @@ def delete(core: Core, task: Task) -> Result:
 
 def _store_of(core: Core, batch: Batch) -> Store:
     """The store a batch names; `WalStoreMismatch` when another is there now."""
-    if batch.shard is not None and batch.store_id is not None:
-        return core.wal_stores.store_with_id(batch.shard, batch.uri, batch.store_id)
+    if batch.where == "wal":
+        return core.wal_stores.folder_at(batch.uri)
     # The record is read again: an engine keeps tables open longer than users keep them in place.
-    if batch.uri != core.store.uri or batch.store_id != str(core.refresh().table_id):
+    # guard: S-8
+    if batch.uri != core.store.uri or batch.table_id != str(core.refresh().table_id):
         raise WalStoreMismatch(
             f"{core.uri} holds another table now; this deletion was planned for {batch.uri}, id"
-            f" {batch.store_id}. Nothing was deleted, run gc again"
+            f" {batch.table_id}. Nothing was deleted, run gc again"
         )
     return core.store
 

@@ -21,14 +21,18 @@ import numpy.typing as npt
 
 from weir.errors import CommitConflict, FencedError, WeirError
 from weir.format import paths
-from weir.format.manifest import ShardManifest, decode_hint, decode_manifest, encode_hint
+from weir.format.manifest import (
+    ShardManifest,
+    Status,
+    decode_hint,
+    decode_manifest,
+    encode_hint,
+)
 from weir.lake.api import Base
 from weir.lake.index import released_generation
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
-from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.shard.tokens import Tokens
 from weir.store.api import ObjectMissing
 from weir.types import Position, Version
 from weir.upkeep.gc import contents
@@ -40,13 +44,13 @@ from weir.upkeep.gc.plan import (
     ShardState,
     WalListing,
     plan_shard,
-    prunable,
     replay_point,
     roots,
 )
 from weir.upkeep.gc.report import GcReport
 from weir.upkeep.gc.run import GcRun
 from weir.upkeep.gc.tasks import Holder, Item
+from weir.upkeep.pruning import folded_tables, prunable, prune
 
 logger = logging.getLogger("weir.gc")
 
@@ -88,6 +92,8 @@ class Visit:
         self.folders: list[str] = []
         """SSTables that may go."""
         self.folder_objects = 0
+        self.finished_under: int | None = None
+        """The routing of a sealed shard of which nothing is left that anybody could read (C-17)."""
         self._manifests = Manifests(site)
         self._report = GcReport(dry_run)
         self._listing = Listing(None)
@@ -148,7 +154,7 @@ class Visit:
         # A restore may have named SSTables again that only a checkpoint held. If that checkpoint is
         # already gone from the pins, this read sees the restored manifest.
         again = self._manifests.latest()
-        if again is not None and again.version != latest.version:
+        if again is not None and again.version > latest.version:
             self._retained.append(again)
         job.env.failpoint("gc.pinned")
         state = ShardState(
@@ -167,39 +173,56 @@ class Visit:
             self._decide_log(place, job, replace(state, wal=found))
         state = replace(state, native=contents.is_native(self.site, state, job.ages))
         self._decide_rest(job, state, plan_shard(state, job.ages))
+        if len(self._retained) == 1 and self._is_finished(state):
+            self.finished_under = state.latest.shard_spec_id
         return True
+
+    def _is_finished(self, state: ShardState) -> bool:
+        """By what was listed: a shard is finished in the collection after the one that emptied it.
+
+        Its manifest stays, sealed, so that no program claims the id again, and with it the entry
+        at R.
+        """
+        latest, listing = state.latest, self._listing
+        is_ended = latest.status is Status.SEALED and not latest.sstables and not latest.dropped
+        return (
+            is_ended
+            and self._floors.is_closed(latest)
+            and not state.pins  # guard: C-17
+            and not listing.folders
+            and set(listing.versions) <= {latest.version}
+            and listing.wal is not None
+            and all(bool((log.positions >= latest.replay_after).all()) for log in listing.logs)
+            # P-6: a clone gets the tokens of the shards that a checkpoint pins.
+            # guard: C-17
+            and next(iter(self.site.store.list(paths.tokens_dir(self.site.shard))), None) is None
+        )
 
     # -- pruning ---------------------------------------------------------------------------------
 
     def _prune(self, folded: Folded, *, dry_run: bool) -> None:
         """Remove SSTables whose rows the base holds from the manifest; the epoch stays (L-2)."""
-        current, manifests = self._latest, self._manifests
+        current = self._latest
         assert current is not None, "G-4: looked at first"
-        through = folded.through(self.site.shard)
-        named = {table.path for table in current.sstables if table.generation <= through}
+        named = folded_tables(current, folded.through(self.site.shard))
         if not named:
             return
         if dry_run:
             self._report.pruned += len(named)
-            self._latest = prunable(current, named) or current  # as pruning would leave it
+            pruned = prunable(current, named) or current
+            # As pruning would leave it: a version of its own, which supersedes this one now.
+            self._latest = replace(pruned, version=Version(current.version + 1))
             return
 
-        def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-            pruned = prunable(latest, named)
-            if pruned is None:
-                return None
-            Tokens(self.site).settle(latest)  # P-2: a token may count only by these SSTables
-            return pruned, Evidence()
-
         try:
-            after = manifests.update(change, epoch=current.writer_epoch)
+            after = prune(self.site, current, named)
         except (FencedError, CommitConflict) as lost:
             # G-12: another process changed the shard. The next collection prunes it.
             self._report.skipped.append(f"{self.site}: not pruned, the next gc does it: {lost}")
         else:
             self._report.pruned += max(0, len(current.sstables) - len(after.sstables))
-            logger.info("gc.pruned shard=%s sstables=%d", self.site.shard, len(named))
-        self._latest, self._floors = manifests.latest_with_floors()
+            logger.info("gc.pruned %s sstables=%d", self.site.label, len(named))
+        self._latest, self._floors = self._manifests.latest_with_floors()
 
     # -- floors ----------------------------------------------------------------------------------
 
@@ -211,7 +234,7 @@ class Visit:
             ("manifests" in kinds and old) or ("sstables" in kinds and self._listing.folders)
         ):
             # For SSTables too: a checkpointer that still holds a version naming them must fail.
-            floors.raise_to("manifest", living.floor)
+            floors.raise_to("manifest", living.floor)  # guard: G-6 simulator:collection
             floors.trim("manifest")
         logs = [(place, found.positions) for place, found in self._logs()]
         highest = _highest([positions for _, positions in logs], replay_point(self._retained))
@@ -221,9 +244,8 @@ class Visit:
                 passed = positions[(positions > self._floors.wal) & (positions <= highest)]
                 contents.record_tokens(place, passed.tolist())
             job.env.failpoint("gc.tokens")
-            floors.raise_to("wal", highest)
+            floors.raise_to("wal", highest)  # guard: G-7c simulator:collection
             floors.trim("wal")
-            floors.trim("left")
         job.env.failpoint("gc.floors")
 
     def _logs(self) -> list[tuple[ShardSite, WalListing]]:
@@ -256,7 +278,7 @@ class Visit:
                 (paths.manifest_path(self.site.shard, Version(v)), listing.versions[v].size)
                 for v in plan.manifests
             )
-            holder = Holder(self.site.store, store_id=job.deleter.table_id)
+            holder = Holder(self.site.store, table_id=job.deleter.table_id)
             self.doomed.append(Doomed("manifests", holder, items, len(plan.manifests)))
         if "sstables" in job.kinds:
             folders = [stored for _, stored in listing.folders.values()]

@@ -46,6 +46,16 @@ def test_a_block_is_read_when_a_lookup_comes_back_to_it_and_then_never_again() -
     assert len(file.asked) == before
 
 
+def test_rows_of_blocks_touched_for_the_first_time_are_read_with_one_request() -> None:
+    blocks, file = RowBlocks(SYSTEM), wide(1000, KIB)
+    take(blocks, file, 0)
+    far = [900, 100, 700, 300, 500]
+    assert take(blocks, file, *far) == far
+    assert file.asked[1:] == [far]
+    assert take(blocks, file, 901, 201, 101) == [901, 201, 101]
+    assert len(file.asked) == 5, "two blocks, and one request for what is not in one"
+
+
 def test_lookups_of_many_rows_read_those_and_hold_nothing() -> None:
     blocks, file = RowBlocks(SYSTEM), wide(1000, 10)
     for _ in range(4):

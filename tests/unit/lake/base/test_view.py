@@ -18,7 +18,6 @@ from weir.errors import (
     NotAWeirTable,
     SnapshotExpired,
     StoreDenied,
-    WeirError,
 )
 from weir.format.base_manifest import ShardingField, ShardingSpec
 from weir.lake.base import adopt
@@ -104,7 +103,7 @@ def test_field_ids_of_nested_columns_and_the_highest_id_ever(make_lake: MakeLake
 
 def test_a_base_is_made_once(make_lake: MakeLake, tmp_path: Path) -> None:
     lake = make_lake()
-    with pytest.raises(WeirError, match="already exists"):
+    with pytest.raises(CommitConflict, match="another process is making a table"):
         adopt.create_base(lake.uri, SCHEMA, ("id",), None)
     with pytest.raises(InvalidInput, match="'nope' is not a column"):
         adopt.create_base(str(tmp_path / "other"), SCHEMA, ("nope",), None)
@@ -199,7 +198,7 @@ def test_a_version_that_cannot_be_reached_is_not_reported_as_cleaned_up(
     def denied(*_: Any) -> lance.LanceDataset:
         raise StoreDenied("no access")
 
-    monkeypatch.setattr(lake.datasets, "open", denied)
+    monkeypatch.setattr(lake.datasets, "own", denied)
     with pytest.raises(StoreDenied):
         lake.check_version(lake.open_base().version)
 
@@ -271,7 +270,7 @@ def test_a_clone_may_be_on_another_kind_of_store(
     lake.shallow_clone(open_store(uri, options), lake.open_base().version)
     clone = PylanceLake(uri, remote, open_store(uri, options))
     assert content(clone) == content(lake)
-    clone.datasets.open(uri).delete("id = 1")
+    clone.datasets.own().delete("id = 1")
     assert (clone.open_base().count(), lake.open_base().count()) == (5, 6)
 
 

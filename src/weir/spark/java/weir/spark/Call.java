@@ -12,7 +12,6 @@ import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.DataTypes;
-import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
@@ -47,18 +46,12 @@ record Call(String name, StructType arguments, Map<String, String> options)
       }
     }
     StructType answer = Python.ask(told);
-    GenericInternalRow row = new GenericInternalRow(answer.length());
-    for (int i = 0; i < answer.length(); i++) {
-      StructField field = answer.fields()[i];
-      if (field.metadata().contains("text")) {
-        row.update(i, UTF8String.fromString(field.metadata().getString("text")));
-      }
-    }
+    InternalRow[] rows = rows(answer);
     Scan scan =
         new LocalScan() {
           @Override
           public InternalRow[] rows() {
-            return new InternalRow[] {row};
+            return rows;
           }
 
           @Override
@@ -67,5 +60,22 @@ record Call(String name, StructType arguments, Map<String, String> options)
           }
         };
     return List.of(scan).iterator();
+  }
+
+  /** Each column tells its values in its metadata; an empty text is NULL. */
+  private static InternalRow[] rows(StructType answer) {
+    int count = answer.fields()[0].metadata().getStringArray("texts").length;
+    InternalRow[] found = new InternalRow[count];
+    for (int at = 0; at < count; at++) {
+      GenericInternalRow row = new GenericInternalRow(answer.length());
+      for (int i = 0; i < answer.length(); i++) {
+        String text = answer.fields()[i].metadata().getStringArray("texts")[at];
+        if (!text.isEmpty()) {
+          row.update(i, UTF8String.fromString(text));
+        }
+      }
+      found[at] = row;
+    }
+    return found;
   }
 }

@@ -13,6 +13,8 @@ import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
@@ -21,14 +23,21 @@ import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow
 import org.apache.spark.sql.types.StructType;
 
 /** The scan of the bridge under the table's name: in plans, and in the progress of streams. */
-final class NamedScan implements Scan {
+final class NamedScan implements SupportsReportStatistics {
   private final String name;
   private final Scan inner;
+  private final Statistics size;
   private boolean streams;
 
-  NamedScan(String name, Scan inner) {
+  NamedScan(String name, Scan inner, Statistics size) {
     this.name = name;
     this.inner = inner;
+    this.size = size;
+  }
+
+  @Override
+  public Statistics estimateStatistics() {
+    return size;
   }
 
   @Override

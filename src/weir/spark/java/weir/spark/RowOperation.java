@@ -1,6 +1,7 @@
 package weir.spark;
 
 import java.io.IOException;
+import java.util.HashMap;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -37,14 +38,12 @@ final class RowOperation implements SupportsDelta {
 
   private final WeirTable table;
   private final Command command;
-  private final String snapshot;
+  private final Map<String, String> statement;
 
   RowOperation(WeirTable table, Command command) {
     this.table = table;
     this.command = command;
-    this.snapshot =
-        Python.text(
-            Python.ask(table.options(), "weir.ask", "snapshot", "weir.command", command.name()));
+    this.statement = table.statement(command);
   }
 
   @Override
@@ -59,7 +58,15 @@ final class RowOperation implements SupportsDelta {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return table.scan(Map.of("weir.snapshot", snapshot), options);
+    return table.scan(
+        Map.of(WeirTable.SNAPSHOT, statement.get("weir.statement")), withoutId(options));
+  }
+
+  /** The statement's id is for its write. */
+  static CaseInsensitiveStringMap withoutId(CaseInsensitiveStringMap options) {
+    Map<String, String> read = new HashMap<>(options);
+    read.remove("statementid");
+    return new CaseInsensitiveStringMap(read);
   }
 
   @Override
@@ -73,9 +80,9 @@ final class RowOperation implements SupportsDelta {
     StructType id = info.rowIdSchema().orElseGet(StructType::new);
     Map<String, String> options =
         Python.with(
-            Python.with(table.options(), info.options()),
-            "deleteColumn", DELETE,
-            "weir.statement", snapshot);
+            Python.with(Python.with(table.options(), info.options()), statement),
+            "deleteColumn",
+            DELETE);
     return new DeltaWriteBuilder() {
       @Override
       public DeltaWrite build() {

@@ -11,17 +11,23 @@ import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
 import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
-import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
+import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
 import org.apache.spark.sql.connector.catalog.constraints.Constraint;
 import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -29,7 +35,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * Tables of weir by name. A name is a place below the root, which Python makes of it; this class
  * only passes Spark's questions on, as options whose names begin with "weir.".
  */
-public final class WeirCatalog implements TableCatalog, SupportsNamespaces, ProcedureCatalog {
+public final class WeirCatalog
+    implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
   private String name;
   private Map<String, String> common;
 
@@ -59,17 +66,34 @@ public final class WeirCatalog implements TableCatalog, SupportsNamespaces, Proc
     return Python.with(at(ident.namespace()), "weir.name", ident.name());
   }
 
-  private Table load(Identifier ident, Map<String, String> options) throws NoSuchTableException {
-    StructType schema = Python.ask(options, "weir.ask", "load");
-    if (schema.isEmpty()) {
+  private StructType told(Identifier ident, Map<String, String> options)
+      throws NoSuchTableException {
+    StructType found = Python.ask(options, "weir.ask", "load");
+    if (found.isEmpty()) {
       throw new NoSuchTableException(ident);
     }
-    return new WeirTable(name + "." + ident, schema, options);
+    return found;
+  }
+
+  private Table load(Identifier ident, Map<String, String> options) throws NoSuchTableException {
+    return new TruncatedTable(name + "." + ident, told(ident, options), options);
   }
 
   @Override
   public Table loadTable(Identifier ident) throws NoSuchTableException {
     return load(ident, at(ident));
+  }
+
+  /** What a statement is going to write decides what the table offers it: see the classes. */
+  @Override
+  public Table loadTable(Identifier ident, Set<TableWritePrivilege> writes)
+      throws NoSuchTableException {
+    Map<String, String> options = at(ident);
+    String called = name + "." + ident;
+    StructType told = told(ident, options);
+    WeirTable found = new ChangeableTable(called, told, options);
+    boolean deletes = writes.equals(Set.of(TableWritePrivilege.DELETE));
+    return deletes && found.key().length == 0 ? new FilteredTable(called, told, options) : found;
   }
 
   @Override
@@ -91,10 +115,39 @@ public final class WeirCatalog implements TableCatalog, SupportsNamespaces, Proc
 
   @Override
   public Table createTable(Identifier ident, TableInfo info) throws TableAlreadyExistsException {
-    Map<String, String> options = new HashMap<>(info.properties());
+    return create(ident, info, clauses(info), info.schema(), null);
+  }
+
+  /**
+   * The write's options come along: saveAsTable has no other place for a key. Without a write, the
+   * columns are what the statement says; with one, what Spark inferred.
+   */
+  private WeirTable create(
+      Identifier ident,
+      TableInfo info,
+      Map<String, String> clauses,
+      StructType schema,
+      Map<String, String> write)
+      throws TableAlreadyExistsException {
+    Map<String, String> options = new HashMap<>(clauses);
+    if (write == null) {
+      options.put("weir.declared", "true");
+    } else {
+      write.forEach((option, value) -> options.put("weir.with." + option, value));
+    }
     options.putAll(at(ident));
     options.put("weir.ask", "create");
-    options.put("weir.schema", info.schema().json());
+    options.put("weir.schema", schema.json());
+    told(options, info);
+    StructType made = Python.ask(options);
+    if (made.isEmpty()) {
+      throw new TableAlreadyExistsException(ident);
+    }
+    return new WeirTable(name + "." + ident, made, at(ident));
+  }
+
+  /** Adds key and shards to what Python is told. */
+  private static void told(Map<String, String> options, TableInfo info) {
     List<String> shards = new ArrayList<>();
     for (Transform transform : info.partitions()) {
       shards.add(transform.describe());
@@ -113,25 +166,107 @@ public final class WeirCatalog implements TableCatalog, SupportsNamespaces, Proc
         options.put("weir.constraint", constraint.toDDL());
       }
     }
-    StructType schema = Python.ask(options);
-    if (schema.isEmpty()) {
-      throw new TableAlreadyExistsException(ident);
+  }
+
+  /** Columns of a query: comments and defaults of the columns that it reads stay with them. */
+  private static StructType inferred(TableInfo info) {
+    StructType schema = new StructType();
+    for (StructField field : info.schema().fields()) {
+      schema = schema.add(field.name(), field.dataType(), field.nullable());
     }
-    return new WeirTable(name + "." + ident, schema, at(ident));
+    return schema;
+  }
+
+  /** Spark names the session's default source where nobody named one, as in saveAsTable. */
+  private static Map<String, String> clauses(TableInfo info) {
+    Map<String, String> clauses = new HashMap<>(info.properties());
+    String usual = SQLConf.get().defaultDataSourceName();
+    if (!Running.uses(usual)) {
+      clauses.remove("provider", usual);
+    }
+    return clauses;
   }
 
   @Override
+  public StagedTable stageCreate(Identifier ident, TableInfo info) {
+    StructType columns = inferred(info);
+    Map<String, String> clauses = clauses(info);
+    return new NewTable(
+        name + "." + ident,
+        columns,
+        write -> create(ident, info, clauses, write == null ? info.schema() : columns, write),
+        () -> dropTable(ident));
+  }
+
+  /** The table that is there, if Python finds that the statement can replace its rows; or null. */
+  private StagedTable replacement(Identifier ident, TableInfo info) {
+    StructType schema = inferred(info);
+    Map<String, String> options = new HashMap<>(clauses(info));
+    told(options, info);
+    options.putAll(at(ident));
+    options.put("weir.schema", schema.json());
+    StructType found = Python.ask(options, "weir.ask", "replace");
+    return found.isEmpty() ? null : new Replacement(name + "." + ident, schema, at(ident));
+  }
+
+  @Override
+  public StagedTable stageReplace(Identifier ident, TableInfo info) throws NoSuchTableException {
+    StagedTable found = replacement(ident, info);
+    if (found == null) {
+      throw new NoSuchTableException(ident);
+    }
+    return found;
+  }
+
+  @Override
+  public StagedTable stageCreateOrReplace(Identifier ident, TableInfo info) {
+    StagedTable found = replacement(ident, info);
+    return found == null ? stageCreate(ident, info) : found;
+  }
+
+  /** Spark's statements make changes of one kind each. */
+  @Override
   public Table alterTable(Identifier ident, TableChange... changes) throws NoSuchTableException {
     StructType added = new StructType();
+    StructType dropped = new StructType();
     for (TableChange change : changes) {
-      if (!(change instanceof TableChange.AddColumn column) || column.fieldNames().length != 1) {
+      if (change instanceof TableChange.AddColumn column && column.fieldNames().length == 1) {
+        added = added.add(added(column));
+      } else if (change instanceof TableChange.DeleteColumn gone && gone.fieldNames().length == 1) {
+        dropped = dropped.add(gone.fieldNames()[0], DataTypes.NullType);
+      } else if (change instanceof TableChange.RenameColumn column
+          && column.fieldNames().length == 1
+          && changes.length == 1) {
+        String old = column.fieldNames()[0];
+        Python.ask(
+            at(ident), "weir.ask", "rename", "weir.old", old, "weir.new", column.newName());
+      } else {
         throw new UnsupportedOperationException(
-            "a weir table can only ADD COLUMNS at the top level; use Lance for other changes");
+            "ALTER TABLE of weir has ADD COLUMNS, DROP COLUMN and RENAME COLUMN, of whole columns"
+                + " (in Python table.add_columns, table.drop_columns, table.rename_column). For"
+                + " another type add a column, fill it and drop the old one. Comments, and"
+                + " properties other than those of CREATE TABLE, are not kept");
       }
-      added = added.add(column.fieldNames()[0], column.dataType(), true);
     }
-    Python.ask(at(ident), "weir.ask", "add", "weir.schema", added.json());
+    if (!added.isEmpty()) {
+      Python.ask(at(ident), "weir.ask", "add", "weir.schema", added.json());
+    }
+    if (!dropped.isEmpty()) {
+      Python.ask(at(ident), "weir.ask", "remove", "weir.schema", dropped.json());
+    }
     return loadTable(ident);
+  }
+
+  private static StructField added(TableChange.AddColumn column) {
+    if (!column.isNullable()
+        || column.defaultValue() != null
+        || column.comment() != null
+        || column.position() != null) {
+      throw new UnsupportedOperationException(
+          "a weir table takes new columns as nullable ones at its end: remove NOT NULL, DEFAULT,"
+              + " COMMENT, FIRST and AFTER. Rows that are there have NULL in them");
+    }
+    return new StructField(column.fieldNames()[0], column.dataType(), true, Metadata.empty());
   }
 
   @Override
@@ -182,9 +317,18 @@ public final class WeirCatalog implements TableCatalog, SupportsNamespaces, Proc
     return Map.of();
   }
 
-  /** A namespace is a folder of tables: it is there when a table is in it. */
+  /** A namespace is a folder of tables: it is there when a table is in it. Spark adds an owner. */
   @Override
-  public void createNamespace(String[] namespace, Map<String, String> metadata) {}
+  public void createNamespace(String[] namespace, Map<String, String> metadata) {
+    for (String property : metadata.keySet()) {
+      if (!property.equals(SupportsNamespaces.PROP_OWNER)) {
+        throw new UnsupportedOperationException(
+            "a namespace of weir tables is a folder and keeps no "
+                + property
+                + ": leave COMMENT, LOCATION and DBPROPERTIES out");
+      }
+    }
+  }
 
   @Override
   public void alterNamespace(String[] namespace, NamespaceChange... changes) {

@@ -1,1 +1,0 @@
-"""Measurements that ship with weir; the comparisons with other systems are in `benchmarks/`."""

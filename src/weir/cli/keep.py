@@ -1,0 +1,268 @@
+"""`weir keep ROOT...`, `weir keep status` and `weir keep retry`."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weir.cli import options as o
+from weir.cli import output
+from weir.cli.invocation import Invocation, command
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from weir.keep.keeper import Keeper
+    from weir.keep.policy import KeeperPolicy
+    from weir.keep.server import Pages
+    from weir.keep.status import JobStatus
+    from weir.upkeep.due import Upkeep
+    from weir.upkeep.perform import Engines, JobReport
+
+
+class Keep(click.Group):
+    """A group whose first word may also be a prefix to keep."""
+
+    default = "run"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take everything that is no subcommand as the arguments of `run`."""
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("keep", cls=Keep, no_args_is_help=True, epilog="Example: weir keep status s3://lake")
+def keep() -> None:
+    """Look after every table below some prefixes.
+
+    weir keep ROOT... (short for weir keep run ROOT...) compacts, collects and makes checkpoints as
+    its policy says, until it is stopped. See weir keep run --help.
+    """
+
+
+_roots = click.argument(
+    "roots",
+    nargs=-1,
+    required=True,
+    metavar="ROOT...",
+    help="Prefixes: a path, s3://, gs:// or az://; all tables below them, or a table.",
+)
+_policy = click.option(
+    "--policy",
+    "policy_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="When what is due, as TOML; without it the defaults.",
+)
+
+
+@command("run", group=keep, example="weir keep run s3://lake --policy keep.toml --listen :9464")
+@_roots
+@_policy
+@click.option("--once", is_flag=True, help="Look at every table once, then end.")
+@click.option("--dry-run", is_flag=True, help="Show what is due, once; do nothing.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics at this address."
+)
+def run(
+    call: Invocation,
+    roots: Sequence[str],
+    policy_file: Path | None,
+    *,
+    once: bool,
+    dry_run: bool,
+    listen: str | None,
+) -> None:
+    """Do what is due for every table below the prefixes, also for later ones.
+
+    Never fences a writer that may live, unless the policy says after how long. Several keepers are
+    as safe as one. SIGHUP reads the policy again; SIGTERM ends when the jobs under way are done.
+    With --once the exit status is 1 if a job failed.
+    """
+    from weir.cli.upkeep import compact_on_spark
+    from weir.keep.keeper import Keeper
+    from weir.upkeep.perform import Engines
+
+    policy = _load(policy_file)
+    for root in roots:
+        _known(root)
+
+    def tell(report: JobReport) -> None:
+        call.out.show(_plain(report), _line(report))
+
+    def engines(uri: str, found: Upkeep) -> Engines:
+        least = keeper.policy.spark_bytes
+        if least is None or found.debt.nbytes < least:
+            return Engines()
+        return Engines(compact=lambda _: compact_on_spark(uri, call.storage(uri), None, None))
+
+    keeper = Keeper(
+        roots,
+        policy,
+        storage=call.storage,
+        tell=tell,
+        reload=lambda: _load(policy_file),
+        engines=engines,
+        dry_run=dry_run,
+    )
+    with _listening(keeper, listen):
+        if once or dry_run:
+            reports = keeper.once()
+            if any(report.result in ("failed", "damaged") for report in reports):
+                raise click.exceptions.Exit(1)
+            if not reports and not call.json:
+                call.out.show(
+                    None, output.done("nothing is due", f"in {len(keeper.tables)} tables")
+                )
+        else:
+            with _signals(keeper):
+                keeper.run()
+
+
+@command("status", group=keep, example="weir keep status s3://lake")
+@_roots
+@_policy
+def status(call: Invocation, roots: Sequence[str], policy_file: Path | None) -> None:
+    """Show what became of each job: succeeded, failed, or silent.
+
+    Silent: due for longer than the policy's silent_after. The exit status is 1 if a job failed or
+    is silent, or a table is damaged.
+    """
+    from weir.env import SYSTEM
+    from weir.errors import WeirError
+    from weir.keep.discover import WORKERS, tables_below
+    from weir.keep.status import JobStatus, status_of
+
+    policy = _load(policy_file)
+    searches = [tables_below(root, call.storage) for root in roots]
+    found = [uri for search in searches for uri in search.tables]
+    failed = [
+        JobStatus(each.uri, "find", "damaged" if each.is_damaged else "failed", each.said)
+        for search in searches
+        for each in search.failed
+    ]
+
+    def look(uri: str) -> Sequence[JobStatus]:
+        chosen = policy.of(uri)
+        try:
+            return () if chosen is None else status_of(call.open(uri).core, chosen).jobs
+        except WeirError as error:
+            is_damaged = error.kind == "data"
+            return [JobStatus(uri, "look", "damaged" if is_damaged else "failed", str(error))]
+
+    looked = SYSTEM.threads.map(look, found, workers=WORKERS)
+    jobs = [*failed, *(job for each in looked for job in each)]
+    shown = [_standing(job) for job in jobs] or [output.aside("nothing was ever due")]
+    call.out.show(jobs, *shown)
+    if any(job.status in ("failed", "silent", "damaged") for job in jobs):
+        raise click.exceptions.Exit(1)
+
+
+@command("retry", group=keep, example="weir keep retry s3://lake/orders")
+@o.uri
+def retry(call: Invocation, uri: str) -> None:
+    """Forget failures and damage of a table, so that keepers try again.
+
+    For a table that was repaired: a keeper reports a damaged table once and then leaves it alone.
+    """
+    from weir.records.keeping import KeepRecords
+
+    core = call.open(uri).core
+    KeepRecords(core.store, core.env).forget()
+    call.out.show({"uri": core.uri}, output.done("forgotten", "keepers look at it again"))
+
+
+def _load(path: Path | None) -> KeeperPolicy:
+    from weir.keep import policy
+
+    return policy.KeeperPolicy() if path is None else policy.load(path)
+
+
+def _known(root: str) -> None:
+    from weir.store.open import normalize
+
+    with o.usage("ROOT"):
+        normalize(root)
+
+
+@contextlib.contextmanager
+def _signals(keeper: Keeper) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the keeper, SIGHUP lets it read its policy again."""
+    handlers = {
+        signal.SIGTERM: lambda *_: keeper.stop(),
+        signal.SIGINT: lambda *_: keeper.stop(),
+        signal.SIGHUP: lambda *_: keeper.reload(),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _listening(keeper: Keeper, listen: str | None) -> Iterator[None]:
+    if listen is None:
+        yield
+        return
+    from weir.keep.server import parse_address, serving
+
+    with o.usage("--listen"):
+        address = parse_address(listen)
+    with serving(address, pages(keeper)) as (host, port):
+        output.complain(f"listening on {host or '0.0.0.0'}:{port}")  # noqa: S104  only shown
+        yield
+
+
+def pages(keeper: Keeper) -> Pages:
+    """What a keeper answers."""
+    import weir
+    from weir.keep.server import Page
+
+    weir.metrics()  # from now on it is measured
+
+    def healthz() -> Page:
+        return Page(200, "ok\n") if keeper.is_alive else Page(503, "the keeper does not turn\n")
+
+    def readyz() -> Page:
+        return Page(200, "ok\n") if keeper.is_ready else Page(503, "not every root was searched\n")
+
+    def metrics() -> Page:
+        return Page(200, weir.metrics(), "text/plain; version=0.0.4; charset=utf-8")
+
+    return {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+
+
+_COLORS = {"succeeded": "good", "failed": "bad", "damaged": "bad", "silent": "bad"}
+
+
+def _line(report: JobReport) -> Text:
+    from rich.text import Text
+
+    color = _COLORS.get(report.result, "mark")
+    took = f" ({output.span(report.seconds)})" if report.seconds else ""
+    again = f"; next try {output.moment(report.next_try)}" if report.next_try else ""
+    return Text.assemble(
+        f"{report.uri} {report.job} ", (report.result, color), f" {report.said}{again}{took}"
+    )
+
+
+def _plain(report: JobReport) -> dict[str, object]:
+    return {name: value for name, value in vars(report).items() if name != "report"}
+
+
+def _standing(job: JobStatus) -> Text:
+    from rich.text import Text
+
+    color = _COLORS.get(job.status, "mark")
+    last = f"last done {output.moment(job.succeeded)}"
+    again = f"next try {output.moment(job.next_try)}" if job.next_try else ""
+    rest = "; ".join(part for part in (job.said, last, again) if part)
+    return Text.assemble(f"{job.uri} {job.job} ", (job.status, color), f" {rest}")

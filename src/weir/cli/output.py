@@ -1,0 +1,232 @@
+"""Everything that the command prints. Results go to standard output, progress and messages to
+standard error, so that a pipe gets data only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
+"""What JSON can hold."""
+UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+NARROWEST: Final = 40
+"""Columns: on a narrower terminal lines are broken by the terminal, not squeezed to nothing."""
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def harmless(text: str) -> str:
+    """The text with a '?' for each control character except newline and tab.
+
+    A terminal obeys them: a row, or the name of a folder, could clear the screen, change the title
+    of the window, or hide what was printed before.
+    """
+    return _CONTROLS.sub("?", text)
+
+
+class Output:
+    """Tables and sentences for people, or one line of JSON for programs."""
+
+    def __init__(self, *, json: bool = False) -> None:
+        self.json = json
+
+    def show(self, value: object, *shown: RenderableType) -> None:
+        """Print a result: `value` as JSON, or else what people see."""
+        if self.json:
+            sys.stdout.write(json.dumps(plain(value)) + "\n")
+            sys.stdout.flush()
+            return
+        screen = console()
+        for part in shown:
+            # A sentence is as long as it is; only tables are fitted to the terminal.
+            screen.print(part, soft_wrap=_is_sentence(part))
+
+    @contextmanager
+    def working(self, label: str) -> Iterator[Callable[[str, int, int | None], None]]:
+        """Show progress on standard error if that is a terminal. The library calls what this
+        yields with the kind of work, how much of it is done, and the total if it is known."""
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        screen = console(stderr=True)
+        progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[count]}", style="mark"),
+            TimeElapsedColumn(),
+            console=screen,
+            transient=True,
+            disable=self.json or not screen.is_terminal,
+        )
+        with progress:
+            task = progress.add_task(label, total=None, count="")
+
+            def tell(_kind: str, done: int, total: int | None) -> None:
+                progress.update(task, completed=done, total=total, count=_count(done, total))
+
+            yield tell
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """End the command unless the answer is yes. `--yes` and `--json` answer it."""
+        if yes or self.json:
+            return
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"{question} Confirm with --yes: there is no terminal")
+        if not click.confirm(harmless(question), err=True):
+            complain("not confirmed; nothing was changed")
+            raise click.exceptions.Exit(1)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A terminal, or a file; rich honours NO_COLOR and TERM=dumb."""
+    from weir.cli.screen import Screen
+    from weir.colors import THEME
+
+    made = Screen(stderr=stderr, highlight=False, theme=THEME)
+    made.width = max(made.width, NARROWEST)
+    return made
+
+
+def _is_sentence(part: RenderableType) -> bool:
+    from rich.text import Text
+
+    return isinstance(part, str | Text)
+
+
+def _count(done: int, total: int | None) -> str:
+    if total is None:
+        return f"{done:,}" if done else ""
+    return f"{done:,}/{total:,}"
+
+
+def done(verb: str, rest: str = "") -> Text:
+    """A sentence that begins with what was done."""
+    from rich.text import Text
+
+    return Text.assemble((verb, "good"), f" {rest}" if rest else "")
+
+
+def aside(text: str) -> Text:
+    """A sentence of less importance."""
+    from rich.text import Text
+
+    return Text(text, "dim")
+
+
+def grid(*headers: str, rows: Iterable[Sequence[str | Text]] = ()) -> Table:
+    """A table in the house style; a header that begins with '>' marks a column of numbers, and one
+    that begins with '<' a column of names. Both stay on one line: on a narrow terminal they share
+    the room, and what is cut ends with an ellipsis. Text is shown as it stands, without markup."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        header_style="bold",
+        pad_edge=False,
+        padding=(0, 1, 0, 0),  # two blanks between columns: nine columns fit in 80 characters
+    )
+    for header in headers:
+        numbers, whole = header.startswith(">"), header.startswith((">", "<"))
+        table.add_column(
+            Text(header[1:] if whole else header),
+            justify="right" if numbers else "left",
+            no_wrap=whole,
+            overflow="ellipsis" if whole else "fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(harmless(cell)) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def facts(pairs: Mapping[str, object]) -> Table:
+    """Names and values in two columns, without borders or headers."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs.items():
+        table.add_row(name, Text(str(value)))  # not markup: a type may be called timestamp[us]
+    return table
+
+
+def complain(message: str) -> None:
+    """Write one line to standard error, without markup or wrapping."""
+    sys.stderr.write(f"weir: {harmless(' '.join(message.split()))}\n")
+
+
+def plain(value: object) -> Plain:
+    """Convert to values that JSON can hold: dataclasses as objects, ids and times as text."""
+    if isinstance(value, str | int | float) or value is None:
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        as_dict = getattr(value, "to_dict", None)
+        if as_dict is not None:
+            return plain(as_dict())
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(part) for part in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def many(count: int, thing: str) -> str:
+    """A count with its noun, in the plural unless it is 1."""
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def brief(count: int) -> str:
+    """A large number in five characters."""
+    for limit, unit in ((10**9, "G"), (10**6, "M"), (10**5, "k")):
+        if count >= limit:
+            return f"{count / (limit if limit != 10**5 else 1000):.3g}{unit}"
+    return f"{count:,}"
+
+
+def size(count: float) -> str:
+    """A number of bytes in readable form."""
+    for unit in UNITS[:-1]:
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {UNITS[-1]}"
+
+
+def span(seconds: float | None) -> str:
+    """A duration in readable form."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        millis = seconds * 1000
+        return f"{millis:.0f} ms" if millis >= 10 else f"{millis:.1f} ms"
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "m"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def moment(seconds: float | None) -> str:
+    """A point in time in readable form, in UTC."""
+    if seconds is None:
+        return "never"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,1 +1,0 @@
-"""The demonstration behind `weir demo` and `make demo`; nothing else uses it."""

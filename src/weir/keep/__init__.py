@@ -1,0 +1,1 @@
+"""`weir keep`: looks after every table below some prefixes, as `weir.due` says."""

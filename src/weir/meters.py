@@ -1,0 +1,325 @@
+"""The registry of metrics: names, units, labels, bounds; and what this process has counted.
+
+Nothing is counted until somebody asks (`Meters.is_on`), and then once for each log entry, request
+or job, never once for each put. A label takes its values from a list in this file: no name of a
+user's table, shard or error becomes one, so that the number of series is bounded.
+docs/reference/metrics.md is made from this file, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import _thread
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+Kind = Literal["counter", "gauge", "histogram"]
+Labels = tuple[str, ...]
+Gauge = Callable[[], Mapping[Labels, float]]
+"""Reads a gauge when it is asked for: by values of its labels."""
+
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LONG_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+GROUPS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+OTHER: Final = "other"
+"""The value of a label in place of one that is not in its list."""
+
+JOBS: Final = ("flush", "compact", "checkpoint", "gc", "look", "find")
+RESULTS: Final = ("succeeded", "failed", "waits", "damaged", "gone")
+VERBS: Final = (
+    "put_if_absent",
+    "put",
+    "put_parts",
+    "get",
+    "get_range",
+    "get_many",
+    "head",
+    "head_many",
+    "list_many",
+    "list_folder",
+    "delete",
+    "now",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """One metric, as Prometheus names it."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The values that each label may have, besides `other`."""
+    buckets: tuple[float, ...] = ()
+
+
+PUTS = Metric("weir_puts_total", "counter", "puts", "Puts that became durable.")
+ROWS = Metric("weir_put_rows_total", "counter", "rows", "Rows that became durable.")
+ENTRIES = Metric("weir_log_entries_total", "counter", "entries", "Log entries written.")
+ENTRY_PUTS = Metric(
+    "weir_log_entry_puts", "histogram", "puts", "Puts that shared an entry.", buckets=GROUPS
+)
+APPEND_SECONDS = Metric(
+    "weir_log_append_seconds",
+    "histogram",
+    "seconds",
+    "Time to make an entry durable, retries included.",
+    buckets=SECONDS,
+)
+APPEND_FAILURES = Metric(
+    "weir_log_append_failures_total",
+    "counter",
+    "attempts",
+    "Attempts to write an entry that failed and were repeated.",
+)
+FENCED = Metric(
+    "weir_writers_fenced_total", "counter", "writers", "Writers ended by a newer writer."
+)
+ENDED = Metric(
+    "weir_writers_failed_total",
+    "counter",
+    "writers",
+    "Writers ended by another error than a newer writer.",
+)
+BACKPRESSURE = Metric(
+    "weir_backpressure_waits_total", "counter", "puts", "Puts that had to wait for memory."
+)
+BACKPRESSURE_SECONDS = Metric(
+    "weir_backpressure_seconds_total",
+    "counter",
+    "seconds",
+    "Time that puts waited for memory before they were accepted.",
+)
+WRITERS = Metric("weir_writers", "gauge", "writers", "Shard writers of this process that are open.")
+HELD_BYTES = Metric(
+    "weir_writer_held_bytes", "gauge", "bytes", "Rows that open writers hold in memory."
+)
+FLUSH_SECONDS = Metric(
+    "weir_flush_seconds",
+    "histogram",
+    "seconds",
+    "Time to make an SSTable of a MemTable and publish it.",
+    buckets=LONG_SECONDS,
+)
+FLUSH_ROWS = Metric("weir_flush_rows_total", "counter", "rows", "Rows flushed to SSTables.")
+FLUSH_FAILURES = Metric(
+    "weir_flush_failures_total",
+    "counter",
+    "attempts",
+    "Attempts to flush that failed and were repeated.",
+)
+SNAPSHOT_SECONDS = Metric(
+    "weir_snapshot_seconds",
+    "histogram",
+    "seconds",
+    "Time to take the cut that a read begins with.",
+    {"freshness": ("base", "flushed", "durable")},
+    SECONDS,
+)
+REQUEST_SECONDS = Metric(
+    "weir_store_request_seconds",
+    "histogram",
+    "seconds",
+    "Time of a call to the store, its own retries included.",
+    {"verb": VERBS},
+    SECONDS,
+)
+COMPACT_SECONDS = Metric(
+    "weir_compact_seconds", "histogram", "seconds", "Time of a compaction.", buckets=LONG_SECONDS
+)
+COMPACT_ROWS = Metric("weir_compact_rows_total", "counter", "rows", "Rows folded into bases.")
+GC_SECONDS = Metric(
+    "weir_gc_seconds", "histogram", "seconds", "Time of a collection.", buckets=LONG_SECONDS
+)
+GC_OBJECTS = Metric("weir_gc_deleted_objects_total", "counter", "objects", "Objects collected.")
+GC_BYTES = Metric("weir_gc_deleted_bytes_total", "counter", "bytes", "Bytes collected.")
+KEEP_JOBS = Metric(
+    "weir_keep_jobs_total",
+    "counter",
+    "jobs",
+    "Jobs of upkeep that `weir keep` or Spark's `keep` did, and what became of them.",
+    {"job": JOBS, "result": RESULTS},
+)
+KEEP_TABLES = Metric("weir_keep_tables", "gauge", "tables", "Tables that this keeper looks after.")
+KEEP_DAMAGED = Metric(
+    "weir_keep_tables_damaged", "gauge", "tables", "Tables left alone because they are damaged."
+)
+KEEP_LEFT = Metric(
+    "weir_keep_shards_left",
+    "gauge",
+    "shards",
+    "Logs with old rows that are left alone because their writer may live.",
+)
+KEEP_SILENT = Metric(
+    "weir_keep_jobs_silent",
+    "gauge",
+    "jobs",
+    "Jobs that are due for longer than the policy's `silent_after`.",
+    {"job": JOBS},
+)
+KEEP_FAILING = Metric(
+    "weir_keep_jobs_failing", "gauge", "jobs", "Jobs whose last try failed.", {"job": JOBS}
+)
+DEBT_ENTRIES = Metric(
+    "weir_keep_debt_entries", "gauge", "entries", "Log entries that are in no SSTable."
+)
+DEBT_GENERATIONS = Metric(
+    "weir_keep_debt_generations", "gauge", "SSTables", "SSTables that wait for compaction."
+)
+DEBT_BYTES = Metric("weir_keep_debt_bytes", "gauge", "bytes", "Bytes of rows in those SSTables.")
+
+METRICS: Final = tuple(
+    sorted((m for m in globals().values() if isinstance(m, Metric)), key=lambda m: m.name)
+)
+
+
+class Sink(Protocol):
+    """Another place that gets every measurement (OpenTelemetry)."""
+
+    def add(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """A counter has grown."""
+
+    def observe(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """A histogram got a value."""
+
+
+@dataclass(slots=True)
+class _Histogram:
+    counts: list[int]
+    total: float = 0.0
+
+
+_NONE: Final[dict[Labels, _Histogram]] = {}
+
+
+class Meters:
+    """What one process has measured. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        """False: nothing is measured, and nothing is spent on it."""
+        self._lock = _thread.allocate_lock()
+        self._counters: dict[Metric, dict[Labels, float]] = {}
+        self._histograms: dict[Metric, dict[Labels, _Histogram]] = {}
+        self._gauges: dict[Metric, Gauge] = {}
+        self._sinks: tuple[Sink, ...] = ()
+
+    def turn_on(self, *sinks: Sink) -> None:
+        """Measure from now on, and tell `sinks` as well."""
+        self._sinks = (*self._sinks, *sinks)
+        self.is_on = True
+
+    def add(self, metric: Metric, value: float = 1, *labels: str) -> None:
+        """Let a counter grow."""
+        if not self.is_on:
+            return
+        known = bounded(metric, labels)
+        with self._lock:
+            values = self._counters.setdefault(metric, {})
+            values[known] = values.get(known, 0) + value
+        for sink in self._sinks:
+            sink.add(metric, value, dict(zip(metric.labels, known, strict=True)))
+
+    def observe(self, metric: Metric, value: float, *labels: str) -> None:
+        """Give a histogram a value."""
+        if not self.is_on:
+            return
+        known = bounded(metric, labels)
+        at = bisect_left(metric.buckets, value)
+        with self._lock:
+            values = self._histograms.setdefault(metric, {})
+            found = values.get(known)
+            if found is None:
+                found = values[known] = _Histogram([0] * (len(metric.buckets) + 1))
+            found.counts[at] += 1
+            found.total += value
+        for sink in self._sinks:
+            sink.observe(metric, value, dict(zip(metric.labels, known, strict=True)))
+
+    def record(self, *steps: tuple[Metric, float]) -> None:
+        """Let several metrics without labels grow or get a value, in one step: for log entries."""
+        with self._lock:
+            for metric, value in steps:
+                if metric.buckets:
+                    found = self._histograms.get(metric, _NONE).get(())
+                    if found is None:
+                        found = _Histogram([0] * (len(metric.buckets) + 1))
+                        self._histograms.setdefault(metric, {})[()] = found
+                    found.counts[bisect_left(metric.buckets, value)] += 1
+                    found.total += value
+                else:
+                    values = self._counters.get(metric)
+                    if values is None:
+                        values = self._counters[metric] = {(): 0}
+                    values[()] += value
+        for sink in self._sinks:
+            for metric, value in steps:
+                (sink.observe if metric.buckets else sink.add)(metric, value, {})
+
+    def watch(self, metric: Metric, read: Gauge) -> None:
+        """Read a gauge by that function from now on."""
+        self._gauges[metric] = read
+
+    def gauge(self, metric: Metric) -> Mapping[Labels, float]:
+        """The values of a gauge now; none where nobody watches it."""
+        read = self._gauges.get(metric)
+        values: dict[Labels, float] = {}
+        for labels, value in ({} if read is None else read()).items():
+            known = bounded(metric, labels)
+            values[known] = values.get(known, 0) + value
+        return values
+
+    def page(self) -> str:
+        """Everything in the text format of Prometheus."""
+        lines: list[str] = []
+        for metric in METRICS:
+            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+            lines += self._samples(metric)
+        return "\n".join(lines) + "\n"
+
+    def _samples(self, metric: Metric) -> list[str]:
+        if metric.kind == "gauge":
+            return [_line(metric.name, metric, at, v) for at, v in self.gauge(metric).items()]
+        with self._lock:
+            if metric.kind == "counter":
+                counted = dict(self._counters.get(metric, {}))
+            else:
+                counted = {}
+                measured = {
+                    at: (list(found.counts), found.total)
+                    for at, found in self._histograms.get(metric, {}).items()
+                }
+        if metric.kind == "counter":
+            if not metric.labels:
+                counted.setdefault((), 0)
+            return [_line(metric.name, metric, at, value) for at, value in counted.items()]
+        lines = []
+        for at, (counts, total) in measured.items():
+            below = 0
+            for bound, count in zip((*metric.buckets, float("inf")), counts, strict=True):
+                below += count
+                text = "+Inf" if bound == float("inf") else f"{bound:g}"
+                lines.append(_line(f"{metric.name}_bucket", metric, at, below, le=text))
+            lines.append(_line(f"{metric.name}_sum", metric, at, total))
+            lines.append(_line(f"{metric.name}_count", metric, at, below))
+        return lines
+
+
+def bounded(metric: Metric, labels: Labels) -> Labels:
+    """The values of the labels, each from its list."""
+    if not metric.labels:
+        return ()
+    return tuple(
+        value if value in allowed else OTHER
+        for value, allowed in zip(labels, metric.labels.values(), strict=True)
+    )
+
+
+def _line(name: str, metric: Metric, at: Labels, value: float, le: str | None = None) -> str:
+    pairs = [f'{label}="{text}"' for label, text in zip(metric.labels, at, strict=True)]
+    pairs += [] if le is None else [f'le="{le}"']
+    number = f"{value:.17g}"
+    return f"{name}{{{','.join(pairs)}}} {number}" if pairs else f"{name} {number}"

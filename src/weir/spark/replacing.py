@@ -1,0 +1,183 @@
+"""Statements that change a table as a whole: REPLACE TABLE, TRUNCATE, DELETE without a key.
+
+Each is one commit of the base, all or nothing, and keeps the table: its key, shards, checkpoints
+and consumers. Like a load they bypass the log: change feeds of the table stop, and say why.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import datasource
+from pyspark.sql.types import StructType
+
+import weir
+from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
+from weir.spark.clauses import spec_of, statement_of
+from weir.spark.describing import marked_schema
+from weir.spark.making import TableSpec, merge_columns
+from weir.spark.overwrite import overwrite
+from weir.spark.places import Place, resolved
+from weir.spark.pushdown import as_sql
+from weir.spark.types import arrow_schema, require_castable
+from weir.upkeep.loads import delete_matching
+
+Options = Mapping[str, str]
+
+_CONDITIONS: Final = (
+    "comparisons of a column with a value, IN, IS NULL and LIKE 'x%', joined by AND"
+)
+_KINDS: Final[dict[str, Callable[[str], Any]]] = {
+    "Byte": int,
+    "Short": int,
+    "Integer": int,
+    "Long": int,
+    "Boolean": lambda text: text == "true",
+    "String": str,
+    "Double": float,
+    "BigDecimal": Decimal,
+    "Date": dt.date.fromisoformat,
+    "LocalDate": dt.date.fromisoformat,
+    "Instant": dt.datetime.fromisoformat,
+    "LocalDateTime": dt.datetime.fromisoformat,
+}
+"""The JVM's types of values in a condition, and how their text is read."""
+
+
+def check(options: Options) -> StructType:
+    """The table that the statement replaces; empty if there is none. Writes nothing.
+
+    `InvalidInput` or `SchemaMismatch` when the statement asks for another key, other shards or
+    other columns than the table has: those are kept, and it may only add columns.
+    """
+    place = Place.of(options)
+    try:
+        table = place.current()
+    except NotAWeirTable:
+        return StructType([])
+    given, schema = statement_of(place, options)
+    _require_same(table, spec_of(options, given, schema.fieldNames()))
+    _require_reachable(table, schema)
+    return marked_schema(table)
+
+
+def _require_same(table: weir.Table, wanted: TableSpec) -> None:
+    asked: list[tuple[str, object, object]] = [
+        ("primary key", table.primary_key, wanted.primary_key or None),
+        ("sharding", table.sharding, wanted.sharding),
+        ("log store", table.wal_uri, wanted.wal_uri),
+        ("writer defaults", table.writer_defaults, wanted.writer_defaults),
+    ]
+    for what, has, wants in asked:
+        if wants is not None and wants != has:
+            raise InvalidInput(
+                f"{table.uri} has the {what} {has}, not {wants}, and a table that is replaced keeps"
+                " it: leave it out. For another one, DROP TABLE first. Nothing was changed"
+            )
+
+
+def _require_reachable(table: weir.Table, schema: StructType) -> None:
+    """`SchemaMismatch` unless adding columns makes the table's columns those of `schema`."""
+    columns = table.schema
+    given = {resolved(f.name, columns.names): f.type for f in arrow_schema(schema)}
+    for name in columns.names:
+        if name not in given:
+            raise SchemaMismatch(
+                f"{table.uri} has the column {name!r}, which the new rows lack, and a table that is"
+                f" replaced keeps its columns: add NULL AS {name} to the query, or DROP TABLE"
+                " first. Nothing was changed"
+            )
+        require_castable(name, given[name], columns.field(name).type)
+
+
+def truncate(options: Options) -> StructType:
+    """Remove all rows; if the request has columns, first add those that the table lacks."""
+    table = Place.of(options).current()
+    _refuse_id(table, options)
+    if "weir.schema" in options:
+        schema = StructType.fromJson(json.loads(options["weir.schema"]))
+        merge_columns(table, schema, {"mergeschema": "true"}, delete_column=None)
+    overwrite(table.core, {}, uuid.uuid4().hex)
+    return StructType([])
+
+
+def delete(options: Options) -> StructType:
+    """Delete the rows of an append-only table for which all conditions of the request hold."""
+    table = Place.of(options).current()
+    if table.primary_key:
+        raise InvalidInput(
+            f"{table.uri} was given a primary key meanwhile: run the statement again"
+        )
+    _refuse_id(table, options)
+    filters = json.loads(options["weir.filters"])
+    if not filters:
+        return truncate({**options})
+    condition = " AND ".join(f"({_sql(one, table)})" for one in filters)
+    delete_matching(table.core, condition, job_id=uuid.uuid4().hex)
+    return StructType([])
+
+
+def _refuse_id(table: weir.Table, options: Options) -> None:
+    if "statementid" in options:
+        raise InvalidInput(
+            f"{table.uri}: option statementId has no effect on a DELETE that is one commit: leave"
+            " it out. Run again, it deletes the rows that match then"
+        )
+
+
+def _sql(told: list[Any], table: weir.Table) -> str:
+    """One condition for Lance, exactly as Spark means it; `InvalidInput` for any other."""
+    name, *more = told
+    text = None
+    if more:
+        column, values = more
+        kind = getattr(datasource, name)
+        text = as_sql(_filter(kind, tuple(column), values), table.schema)
+    if text is None:
+        raise InvalidInput(
+            f"{table.uri} is append-only, and its rows can be deleted by {_CONDITIONS}; not by"
+            f" {name} of {more[0] if more else 'something else'}. Use such a condition, or write"
+            " the rows that stay: INSERT OVERWRITE t WITH ('overwrite' = 'true') SELECT ..."
+        )
+    return text
+
+
+def _filter(kind: Any, column: tuple[str, ...], values: list[list[str]]) -> datasource.Filter:
+    if not values:
+        found = kind(column)
+    else:
+        read = [_KINDS[k](text) if k in _KINDS else None for k, text in values]
+        found = kind(column, tuple(read) if kind is datasource.In else read[0])
+    assert isinstance(found, datasource.Filter), "Spark's classes have these names on both sides"
+    return found
+
+
+def key_of_stream(options: Options) -> StructType:
+    """Give the table that `toTable` has just made the key that its stream asks for.
+
+    Spark makes it without the options of the stream. A table that anybody has used stays as it is:
+    the write then says that it has no key.
+    """
+    place = Place.of(options)
+    table = place.current()
+    spec = TableSpec.of(options, table.schema.names)
+    if spec is None or not spec.primary_key or table.primary_key or not _is_untouched(table):
+        return marked_schema(table)
+    columns = pa.schema([pa.field(f.name, f.type) for f in table.schema])
+    weir.drop(table.uri, storage_options=dict(place.storage))
+    place.forget()
+    return marked_schema(spec.create(place, columns))
+
+
+def _is_untouched(table: weir.Table) -> bool:
+    """True when nothing was ever written to the table, and nothing holds it."""
+    core = table.core
+    if table.checkpoints() or core.base().rows or core.record.former:
+        return False
+    return not any(core.log(shard).tip() for shard in core.shard_ids())

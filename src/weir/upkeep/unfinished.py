@@ -1,0 +1,53 @@
+"""Which verb waits for the unfinished work of which other: decided here, for all of them.
+
+A verb that dies leaves a record of what it began. Most verbs can go on beside it:
+
+  a compaction or load that died   the next holder of the compactors' claim completes it (L-4)
+  a move of the log                every shard says for itself where its log is (S-3)
+  an unfinished clone              cannot be opened by anyone (C-2)
+
+Two cannot be passed over. While a restore is unfinished the base and the shards may be of two
+different moments (K-11): whatever builds on them would make the mixture final. And a restore that
+ran in the middle of a reshard would claim the shards that the reshard is about to use.
+`gc` and `drop` wait for nobody: what an unfinished restore needs is held by checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from weir.errors import CommitConflict
+from weir.records.lineage import read_lineage
+from weir.records.resharding import read_resharding
+from weir.routing.core import Core
+
+Verb = Literal["checkpoint", "columns", "compact", "load", "move_wal", "reshard", "restore"]
+
+_WAITS_FOR_RESTORE: Final = frozenset(
+    {"checkpoint", "columns", "compact", "load", "move_wal", "reshard"}
+)
+_WAITS_FOR_RESHARD: Final = frozenset({"restore"})
+
+
+def require_settled(core: Core, verb: Verb) -> None:
+    """Raise `CommitConflict` when `verb` must wait for another's unfinished work. One list.
+
+    A clone without a checkpoint makes one first, so it waits as `checkpoint` does.
+    """
+    if verb in _WAITS_FOR_RESTORE:
+        lineage = read_lineage(core.store)
+        if lineage is not None and lineage.state == "restoring":  # guard: K-11
+            checkpoint = str(lineage.restored and lineage.restored.checkpoint)
+            raise CommitConflict(
+                f"{core.uri}: a restore of checkpoint {checkpoint} is running or was interrupted,"
+                " and the table may be part before and part after it. Nothing was done. Wait for"
+                f" that restore, or finish it: table.restore({checkpoint!r})"
+            )
+    if verb in _WAITS_FOR_RESHARD:
+        reshard = read_resharding(core.store)
+        if reshard is not None and reshard.is_open:
+            raise CommitConflict(
+                f"{core.uri}: a change to {reshard.sharding} is running or was interrupted. Nothing"
+                f" was done. Wait for it, or finish it: {reshard.command}. After it, clone a"
+                " checkpoint from before instead of restoring it"
+            )

@@ -1,0 +1,1 @@
+"""Interrupts at every point where CPython delivers one; see `__main__`."""

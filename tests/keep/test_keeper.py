@@ -1,0 +1,329 @@
+"""The keeper: finds tables, does what is due, and no table's trouble is another's."""
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir
+from tests.support.moments import make, put, rows
+from tests.support.threads import Caller
+from weir.cli.keep import pages
+from weir.env import Env
+from weir.errors import InvalidInput, StoreError
+from weir.format import paths
+from weir.keep.discover import Found, tables_below, tables_in
+from weir.keep.keeper import Keeper
+from weir.keep.policy import KeeperPolicy, Rule
+from weir.keep.server import Page, parse_address, serving
+from weir.keep.status import status_of
+from weir.store.open import open_store
+from weir.upkeep.perform import JobReport
+
+SOON = weir.KeepPolicy(compact=weir.CompactionPolicy(generations=1), gc=None)
+
+
+def keeper(root: Path, policy: weir.KeepPolicy = SOON, **options: Any) -> Keeper:
+    told = options.pop("told", [])
+    rules = options.pop("tables", ())
+    made = KeeperPolicy(every=0.01, jobs=2, defaults=policy, tables=rules)
+    return Keeper([str(root)], made, tell=told.append, env=Env(), **options)
+
+
+def filled(place: Path) -> weir.Table:
+    table = make(place, shards=1)
+    with table.writer() as writer:
+        put(writer, [1], "a")
+    return table
+
+
+def results(reports: list[JobReport]) -> set[tuple[str, str, str]]:
+    return {(report.uri.rpartition("/")[2], report.job, report.result) for report in reports}
+
+
+def test_tables_are_found_at_any_depth_and_nothing_else(tmp_path: Path) -> None:
+    here = [make(tmp_path / name).uri for name in ("a", "b/c", "b/d/e")]
+    make(tmp_path / "gone")
+    weir.drop(tmp_path / "gone")
+    import lance
+    import pyarrow as pa
+
+    lance.write_dataset(pa.table({"x": [1]}), str(tmp_path / "plain"))
+    (tmp_path / "_hidden" / "x").mkdir(parents=True)
+    assert tables_below(str(tmp_path), lambda _: {}).tables == here
+    assert tables_in(str(tmp_path), lambda _: {}).tables == here[:1]
+    assert tables_below(here[1], lambda _: {}).tables == [here[1]], "a table itself"
+
+
+def test_no_link_leads_a_search_or_a_look_elsewhere(tmp_path: Path) -> None:
+    other = filled(tmp_path / "private" / "b")
+    mine = filled(tmp_path / "lake" / "a")
+    (tmp_path / "lake" / "x").mkdir()
+    (tmp_path / "lake" / "x" / "y").symlink_to(tmp_path / "private")
+    kept = keeper(tmp_path / "lake")
+    assert [report.uri for report in kept.once()] == [mine.uri]
+    Path(mine.uri).rename(tmp_path / "was")
+    Path(mine.uri).symlink_to(other.uri)
+    found = next(iter(kept.tables.values()))
+    assert kept.look_after(found) == [], "a link in place of a table that was found before"
+    assert weir.open(other.uri).stats().base_rows == 0
+    (tmp_path / "lake" / "link").symlink_to(tmp_path / "private")
+    chosen = keeper(tmp_path / "lake" / "link").once()
+    assert len(chosen) == 1, "the caller may choose a link"
+
+
+def test_a_name_that_no_table_can_have_is_passed_over() -> None:
+    """On an object store anyone may give an object a name that is not a URI."""
+    open_store("memory://names/lake").put_if_absent("a?b=c/x", b"")
+    assert tables_below("memory://names/lake", lambda _: {}) == Found([], [])
+
+
+def test_a_folder_that_cannot_be_searched_is_reported_once_and_hides_no_other(
+    tmp_path: Path,
+) -> None:
+    filled(tmp_path / "good")
+    bad = tmp_path / "bad"
+    (bad / "_weir" / "table").mkdir(parents=True)
+    record = bad / "_weir" / "table" / f"{1:020}.json"
+    record.write_text("{garbage")
+    kept = keeper(tmp_path)
+    first = kept.once()
+    assert results(first) == {("bad", "find", "damaged"), ("good", "compact", "succeeded")}
+    assert kept.is_ready
+    assert kept.once() == [], "said once"
+    record.unlink()
+    assert kept.once() == []
+    record.write_text("{garbage")
+    assert results(kept.once()) == {("bad", "find", "damaged")}, "it is news again"
+
+
+def test_a_table_whose_folder_cannot_be_searched_for_now_is_not_forgotten(tmp_path: Path) -> None:
+    table = filled(tmp_path / "a" / "b")
+    kept = keeper(tmp_path)
+    kept.find()
+    record = max((tmp_path / "a" / "b" / "_weir" / "table").iterdir())
+    record.write_bytes(b"?")
+    assert results(kept.find()) == {("b", "find", "damaged")}
+    assert list(kept.tables) == [table.uri]
+
+
+def test_one_round_does_what_is_due_everywhere(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        filled(tmp_path / name)
+    told: list[JobReport] = []
+    kept = keeper(tmp_path, told=told)
+    done = kept.once()
+    assert results(done) == {("a", "compact", "succeeded"), ("b", "compact", "succeeded")}
+    assert results(told) == results(done)
+    assert weir.open(tmp_path / "a").stats().base_rows == 1
+    assert kept.once() == []
+
+
+def test_a_dry_run_names_what_is_due_and_changes_nothing(tmp_path: Path) -> None:
+    table = filled(tmp_path / "a")
+    before = sorted(str(p) for p in Path(table.uri).rglob("*"))
+    (report,) = keeper(tmp_path, dry_run=True).once()
+    assert (report.job, report.result) == ("compact", "due")
+    assert "1 generations" in report.said
+    assert sorted(str(p) for p in Path(table.uri).rglob("*")) == before
+
+
+def test_a_table_that_comes_later_is_found_and_one_that_goes_is_forgotten(tmp_path: Path) -> None:
+    kept = keeper(tmp_path)
+    (tmp_path / "later").mkdir()
+    kept.once()
+    assert kept.is_ready
+    assert not kept.tables
+    filled(tmp_path / "later" / "t")
+    assert results(kept.once()) == {("t", "compact", "succeeded")}
+    weir.drop(tmp_path / "later" / "t")
+    assert kept.once() == []
+    assert not kept.tables
+
+
+def test_rules_of_the_policy_choose_tables(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        filled(tmp_path / name)
+    rules = [Rule("a", skip=True), Rule("*/b", settings={"compact": None})]
+    done = keeper(tmp_path, tables=rules).once()
+    assert results(done) == {("c", "compact", "succeeded")}
+
+
+def test_a_failing_table_stops_no_other_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bad", "good"):
+        filled(tmp_path / name)
+    from weir.upkeep import perform
+
+    real = perform.compact_here
+
+    def fails(core: Any) -> Any:
+        if core.uri.endswith("bad"):
+            raise StoreError("no route")
+        return real(core)
+
+    monkeypatch.setattr(perform.Engines, "__init__", lambda self: vars(self).update(compact=fails))
+    kept = keeper(tmp_path)
+    done = kept.once()
+    assert results(done) == {("bad", "compact", "failed"), ("good", "compact", "succeeded")}
+    (failed,) = [report for report in done if report.result == "failed"]
+    assert failed.next_try is not None
+    assert kept.once() == [], "not before its next try"
+    (job,) = status_of(weir.open(tmp_path / "bad").core, SOON).jobs
+    assert (job.status, job.said, job.failures) == ("failed", "no route", 1)
+    assert job.next_try == failed.next_try
+
+
+def test_a_damaged_table_is_reported_once_and_left_alone(tmp_path: Path) -> None:
+    table = filled(tmp_path / "torn")
+    filled(tmp_path / "whole")
+    (shard,) = table.shards()
+    name = shard.manifest().sstables[0].path
+    for path in (Path(table.uri) / paths.sstable_dir(shard.id, name)).rglob("*.lance"):
+        path.unlink()
+    kept = keeper(tmp_path)
+    assert results(kept.once()) == {
+        ("torn", "compact", "damaged"),
+        ("whole", "compact", "succeeded"),
+    }
+    assert kept.once() == []
+    assert results(keeper(tmp_path).once()) == {("torn", "all", "damaged")}, "by another keeper too"
+
+
+def test_a_manifest_that_cannot_be_read_is_damage_as_well(tmp_path: Path) -> None:
+    table = filled(tmp_path / "torn")
+    kept = keeper(tmp_path)
+    (shard,) = table.shards()
+    for path in (Path(table.uri) / paths.manifest_dir(shard.id)).glob("*.binpb"):
+        path.write_bytes(b"\xff" * 100)
+    assert results(kept.once()) == {("torn", "look", "damaged")}
+    assert kept.once() == []
+
+
+def test_l6_a_live_writer_is_not_fenced_and_it_is_said(tmp_path: Path) -> None:
+    quick = weir.WriterConfig(max_memtable_age="1ms", enable_memtable=True)
+    table = make(tmp_path / "t", shards=1, writer_defaults=quick)
+    # A writer with settings of its own: it lives, holds rows, and does not flush them by age.
+    writer = table.writer(weir.WriterConfig(max_memtable_age=None))
+    put(writer, [1], "a")
+    kept = keeper(tmp_path)
+    reports: list[JobReport] = []
+    while not reports:
+        reports = kept.once()
+    assert results(reports) == {("t", "flush", "left")}
+    assert kept.once() == [], "once, not at every look"
+    put(writer, [2], "a")  # it was not fenced
+    writer.close()
+    assert rows(table) == {1: "a", 2: "a"}
+
+
+def test_two_keepers_at_once_do_each_job_once(tmp_path: Path) -> None:
+    for n in range(6):
+        filled(tmp_path / f"t{n}")
+    callers = [Caller(keeper(tmp_path).once) for _ in range(2)]
+    done = [report for caller in callers for report in caller.result(60)]
+    assert not [r for r in done if r.result in ("failed", "damaged")]
+    for n in range(6):
+        table = weir.open(tmp_path / f"t{n}")
+        assert rows(table) == {1: "a"}
+        assert table.stats().generations == 0
+
+
+def test_it_runs_until_it_is_stopped_and_reads_its_policy_again(tmp_path: Path) -> None:
+    filled(tmp_path / "a")
+    told: list[JobReport] = []
+    policies = iter([KeeperPolicy(every=0.01, defaults=SOON)])
+    idle = weir.KeepPolicy(compact=None, gc=None)
+
+    def load() -> KeeperPolicy:
+        try:
+            return next(policies)
+        except StopIteration:
+            raise InvalidInput("keep.toml, line 3: no") from None
+
+    kept = keeper(tmp_path, idle, told=told, reload=load)
+    runner = Caller(kept.run)
+
+    def wait(until: Any) -> None:
+        for _ in range(1000):
+            if until():
+                return
+            kept._env.clock.sleep(0.01)
+        raise AssertionError("it never happened")
+
+    wait(lambda: kept.is_ready)
+    assert told == []
+    kept.reload()
+    wait(lambda: told)
+    assert results(told) == {("a", "compact", "succeeded")}
+    kept.reload()
+    wait(lambda: len(told) > 1)
+    assert (told[1].job, told[1].result, told[1].said) == (
+        "reload", "failed", "keep.toml, line 3: no",
+    )  # fmt: skip
+    assert kept.is_alive
+    kept.stop()
+    runner.result()
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[tuple[Keeper, str]]:
+    kept = keeper(tmp_path)
+    with serving(("127.0.0.1", 0), pages(kept)) as (host, port):
+        yield kept, f"http://{host}:{port}"
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_it_says_whether_it_is_alive_and_ready(address: tuple[Keeper, str]) -> None:
+    kept, url = address
+    assert get(f"{url}/healthz") == (200, "ok\n")
+    assert get(f"{url}/readyz")[0] == 503
+    kept.find()
+    assert get(f"{url}/readyz") == (200, "ok\n")
+    assert get(f"{url}/nothing")[0] == 404
+    kept.turned -= 3600
+    assert get(f"{url}/healthz")[0] == 503
+
+
+def test_its_metrics_are_served(address: tuple[Keeper, str]) -> None:
+    status, page = get(f"{address[1]}/metrics")
+    assert status == 200
+    assert "# TYPE weir_keep_jobs_total counter" in page
+
+
+@pytest.mark.parametrize("text", ["9464", "host:", ":99999", "a:b"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="HOST:PORT"):
+        parse_address(text)
+
+
+def test_a_taken_address_is_refused_with_what_to_do() -> None:
+    with serving(("127.0.0.1", 0), {"/": lambda: Page(200, "")}) as taken:
+        second = serving(taken, {})
+        with pytest.raises(InvalidInput, match="choose another address"):
+            second.__enter__()
+
+
+def test_silence_is_a_job_that_is_due_for_too_long(tmp_path: Path) -> None:
+    from tests.support.moments import at_time
+
+    table = filled(tmp_path / "a")
+    now = [table.core.store.now()]
+    policy = weir.KeepPolicy(gc="1h", compact=None, silent_after="6h")
+    core = at_time(table, now).core
+    assert status_of(core, policy).jobs == ()
+    now[0] += 3700
+    assert [job.status for job in status_of(core, policy).jobs] == ["due"]
+    now[0] += 6 * 3600
+    assert [job.status for job in status_of(core, policy).jobs] == ["silent"]

@@ -1,0 +1,41 @@
+"""Collection trims every chain of the table's own records, and leaves those that count (G-9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+import weir
+from weir.format import paths
+from weir.records.lineage import read_lineage
+from weir.upkeep.gc.records import RECORDS_KEPT
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+def test_g9_the_records_of_many_restores_are_trimmed_and_the_last_one_counts(
+    tmp_path: Path,
+) -> None:
+    config = weir.WriterConfig(fence_ttl=0)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id", writer_defaults=config)
+    with table.writer() as writer:
+        writer.put([{"id": 1}])
+    checkpoint = table.checkpoint()
+    for _ in range(RECORDS_KEPT // 2 + 2):
+        table.restore(checkpoint)
+    store, last = table.core.store, read_lineage(table.core.store)
+
+    def records() -> set[str]:
+        return {meta.path for meta in store.list(paths.clone_chain())}
+
+    before = records()
+    dry = table.gc(min_age=0, fence_retention=0, kinds=["leftovers"], dry_run=True)
+    assert records() == before
+    real = table.gc(min_age=0, fence_retention=0, kinds=["leftovers"])
+    assert real.errors == []
+    assert dry.kind("leftovers").deleted == real.kind("leftovers").deleted > 0
+    assert len(records()) == RECORDS_KEPT < len(before)
+    assert read_lineage(store) == last
+    assert table.restore(checkpoint).checkpoint == checkpoint.id
+    assert table.scan().to_table().to_pylist() == [{"id": 1}]

@@ -1,0 +1,73 @@
+"""`Table.get`: only the shards that can hold a key are asked, with every kind of sharding."""
+
+import pyarrow as pa
+import pytest
+
+import weir
+from weir.read.reader import SnapshotReader
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), pa.field("tenant", pa.utf8(), nullable=False)]
+)
+TENANTS = [f"t{n}" for n in range(6)]
+
+
+def key(n):
+    return {"id": n, "tenant": TENANTS[n % 6]}
+
+
+@pytest.fixture(params=[weir.Bucket("id", 6), weir.Identity("tenant")], ids=str)
+def table(request, tmp_path):
+    made = weir.create(
+        str(tmp_path / "t"), SCHEMA, primary_key=["id", "tenant"], sharding=request.param
+    )
+    with made.writer() as writer:
+        writer.put([key(n) for n in range(60)])
+    return made
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The shards in the snapshots that reads take."""
+    found = []
+    init = SnapshotReader.__init__
+
+    def look(self, core, snapshot, **options):
+        found.append({cut.shard for cut in snapshot.cuts})
+        init(self, core, snapshot, **options)
+
+    monkeypatch.setattr(SnapshotReader, "__init__", look)
+    return found
+
+
+def test_l1_a_lookup_asks_the_shard_of_its_key_alone(table, asked):
+    handle = weir.open(table.uri)
+    for n in (7, 8, 7):
+        assert handle.get([key(n)]).to_pylist() == [key(n)]
+    assert [len(shards) for shards in asked] == [1, 1, 1]
+    assert handle.get([key(1), key(2)]).num_rows == 2
+    assert len(asked[-1]) <= 2
+
+
+def test_l1_a_lookup_finds_rows_of_shards_made_since(table, asked):
+    handle = weir.open(table.uri)
+    late = {"id": 100, "tenant": "late"}
+    assert handle.get([late]).num_rows == 0
+    with table.writer() as writer:
+        writer.put([late])
+    assert handle.get([late]).to_pylist() == [late]
+    assert len(asked[-1]) == 1
+
+
+@pytest.mark.parametrize("after", [weir.Identity("tenant"), weir.Bucket("id", 4)], ids=str)
+@pytest.mark.parametrize("compact", [True, False])
+def test_l2_a_lookup_across_a_reshard_finds_the_newest_row(table, after, compact):
+    stale, handle = weir.open(table.uri), weir.open(table.uri)
+    for reader in (stale, handle):
+        assert reader.get([key(3)]).num_rows == 1
+    table.reshard(after, compact=compact)
+    with weir.open(table.uri).writer() as writer:
+        writer.delete([key(n) for n in range(30)])
+    handle.core.refresh()
+    for reader in (stale, handle, weir.open(table.uri)):
+        assert reader.get([key(n) for n in range(60)]).num_rows == 30

@@ -1,0 +1,243 @@
+"""S-8: a log move is recorded for the whole table, followed by new shards, and resumable."""
+
+import shutil
+
+import pyarrow as pa
+import pytest
+
+import weir
+from simulator.steps import watched
+from tests.support.dying import die_at_every_write
+from tests.support.moments import again, expect, log_place, make, put, rows
+from weir.env import Env
+from weir.errors import CommitConflict, InvalidInput
+from weir.read.reader import SnapshotReader
+from weir.read.snapshot import Snapshot, take_snapshot
+from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.move_wal import move_wal
+
+A, B, C = range(10), range(5, 20), range(15, 30)
+
+
+def places(table):
+    """Where the log of each shard is, according to its manifest."""
+    return {log_place(table, shard).uri for shard in table.core.shard_ids()}
+
+
+@pytest.mark.parametrize("start", [None, "w1"])
+def test_s8_the_log_of_a_whole_table_moves_and_the_table_says_so(tmp_path, start):
+    first = None if start is None else str(tmp_path / start)
+    table = make(tmp_path / "t", 3, wal_uri=first)
+    writer = table.writer()
+    put(writer, A, "a")
+    for target in (str(tmp_path / "w2"), str(tmp_path / "w3"), None):
+        report = again(table).move_wal(target)
+        assert report.wal_uri == target
+        assert len(report.moved) == 3
+        assert places(table) == {target}
+        opened = again(table)
+        assert opened.wal_uri == target
+        assert opened.stats().wal_uri == target
+        assert {s.wal_uri for s in opened.stats().shards} == {target}
+        assert opened.stats().moving == ()
+        assert rows(opened) == expect((A, "a"))
+    with pytest.raises((weir.FencedError, weir.PartialWrite), match="fenced"):
+        put(writer, B, "never")
+    with again(table).writer() as after:
+        put(after, B, "b")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
+    assert rows(table) == expect((A, "a"), (B, "b")), "a handle of before follows"
+
+
+def test_s8_moving_where_the_log_is_disturbs_nobody(tmp_path):
+    table = make(tmp_path / "t", 2, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+        report = again(table).move_wal(str(tmp_path / "w"))
+        assert report.moved == ()
+        assert len(report.already_there) == 2
+        put(writer, B, "b")  # nobody was fenced
+
+
+def test_s8_shards_that_are_made_later_follow_the_table(tmp_path):
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+    table = weir.create(
+        str(tmp_path / "t"), schema, primary_key=["v", "id"], sharding=weir.Identity("v")
+    )
+    before = again(table)
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "a"}])
+    again(table).move_wal(str(tmp_path / "w"))
+    # This also holds for a handle that was opened before the move.
+    with before.writer() as writer:
+        writer.put([{"id": 2, "v": "b"}])
+    with again(table).writer() as writer:
+        writer.put([{"id": 3, "v": "c"}])
+    assert places(table) == {str(tmp_path / "w")}
+    again(table).reshard(weir.Bucket("id", 2))
+    fresh = again(table)
+    with fresh.writer() as writer:
+        writer.put([{"id": n, "v": "d"} for n in range(10)])
+    assert not fresh.stats().moving
+    assert {s.wal_uri for s in fresh.stats().shards if s.is_routed} == {str(tmp_path / "w")}
+
+
+def test_s8_a_writer_that_was_told_another_place_moves_the_table_too(tmp_path):
+    """`weir.open(..., wal_uri=...)` and a writer: shards left behind are listed, and can follow."""
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    with again(table, wal_uri=str(tmp_path / "w")).shards()[0].writer():
+        pass
+    found = again(table)
+    assert found.wal_uri == str(tmp_path / "w")
+    assert [s.wal_uri for s in found.stats().moving] == [None]
+    assert len(found.move_wal(str(tmp_path / "w")).moved) == 1
+    assert places(table) == {str(tmp_path / "w")}
+    # Using the same store under another name is no move, and is not recorded as one.
+    shutil.move(tmp_path / "w", tmp_path / "mount")
+    with again(table, wal_uri=str(tmp_path / "mount")).writer() as writer:
+        put(writer, B, "b")
+    assert again(table).wal_uri == str(tmp_path / "w")
+
+
+def test_s8_one_wal_store_serves_every_table(tmp_path):
+    other = make(tmp_path / "other", 2, wal_uri=str(tmp_path / "w"))
+    living = other.writer()
+    put(living, A, "other")
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    again(table).move_wal(str(tmp_path / "w"))
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    put(living, B, "other")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
+    assert rows(again(other)) == expect((A, "other"), (B, "other"))
+    folders = {path.name for path in (tmp_path / "w").iterdir()}
+    assert folders == {found.core.record.wal_folder for found in (again(table), again(other))}
+
+
+def test_s8_a_place_inside_the_table_is_refused(tmp_path):
+    table = make(tmp_path / "t", 2)
+    with pytest.raises(InvalidInput, match="inside the table"):
+        table.move_wal(str(tmp_path / "t" / "wal"))
+    assert again(table).wal_uri is None
+
+
+def test_s8_a_move_that_was_interrupted_goes_on_where_it_stopped(tmp_path):
+    table = make(tmp_path / "t", 3, wal_uri=str(tmp_path / "w1"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+
+    class Stop(Exception):
+        pass
+
+    def stop(step):
+        if step.startswith("moved"):
+            raise Stop
+
+    with pytest.raises(Stop):
+        move_wal(watched(again(table).core, "move", stop), str(tmp_path / "w2"))
+    found = again(table)
+    assert found.wal_uri == str(tmp_path / "w2")
+    assert found.stats().moving or len(places(table)) == 1
+    assert rows(found) == expect((A, "a"))
+    with found.writer() as writer:
+        put(writer, B, "b")
+    again(table).move_wal(str(tmp_path / "w2"))
+    assert places(table) == {str(tmp_path / "w2")}
+    assert not again(table).stats().moving
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
+
+
+def test_s8_a_move_dies_at_every_write_and_is_finished_by_the_next(tmp_path):
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        put(writer, A, "a")
+        table.core.wal_stores.folder_for(str(tmp_path / "w"), is_named=True)
+        put(writer, B, "b")
+
+    def run(life):
+        life.table(again(table)).move_wal(str(tmp_path / "w"))
+
+    def check(_deaths, finished):
+        opened = again(table)
+        assert rows(opened) == expect((A, "a"), (B, "b"))
+        if finished:
+            assert places(opened) == {str(tmp_path / "w")}
+            assert not opened.stats().moving
+
+    assert die_at_every_write(run, check) > 8
+    with again(table).writer() as writer:
+        put(writer, C, "c")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
+
+
+def test_s8_a_wal_only_table_moves_with_its_rows(tmp_path):
+    table = make(tmp_path / "t", 2, writer_defaults=weir.WriterConfig(enable_memtable=False))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    again(table).move_wal(str(tmp_path / "w"))
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
+
+
+def test_s8_the_handle_that_moved_the_log_writes_to_the_new_place(tmp_path):
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w1"))
+    asked = again(table, wal_uri=str(tmp_path / "w1"))
+    asked.move_wal(str(tmp_path / "w2"))
+    assert asked.wal_uri == str(tmp_path / "w2")
+    with asked.writer() as writer:
+        put(writer, A, "a")
+    assert places(table) == {str(tmp_path / "w2")}
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_s9_a_task_whose_handle_is_older_than_a_move_reads_what_was_planned_after_it(
+    tmp_path, back
+):
+    """Spark's workers keep old handles, while the plan comes from a driver with a newer view."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w1"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    worker = again(table)
+    assert rows(worker) == expect((A, "a"))
+    again(table).move_wal(str(tmp_path / "w2"))
+    if back:
+        again(table).move_wal(str(tmp_path / "w1"))
+    open_writer = again(table).writer()
+    put(open_writer, B, "b")
+    planned = Snapshot.from_json(take_snapshot(again(table).core).to_json())
+    reader = SnapshotReader(worker.core, planned)
+    found = [
+        row["v"] for level in reader.levels() for batch in level.scan() for row in batch.to_pylist()
+    ]
+    assert found.count("b") == len(B)
+    open_writer.close()
+
+
+def test_s3_a_mover_that_slept_past_another_and_a_collection_finds_its_place(tmp_path):
+    """Why the records of places are not collected: the manifest may name a lower one again."""
+    table = make(tmp_path / "t", 1)
+    (shard,) = table.core.shard_ids()
+    named = []
+
+    def overtaken(point):
+        if point == "move.placed" and not named:
+            named.append(0)
+            again(table).move_wal(str(tmp_path / "w2"))
+            named.append(table.core.log(shard).latest().log_place)
+            collect(target_of(again(table).core), 0, "2m", keep_first_entries=False)
+
+    slept = again(table, env=Env(failpoint=overtaken))
+    with pytest.raises(CommitConflict, match="another process moved it"):
+        slept.move_wal(str(tmp_path / "w1"))
+    # Nobody has claimed the shard, so no epoch kept the late commit out.
+    named.append(table.core.log(shard).latest().log_place)
+    assert named == [0, 2, 1]
+    assert log_place(table, shard).uri == str(tmp_path / "w1")
+    with again(table).writer() as writer:
+        put(writer, A, "a")
+    assert rows(again(table)) == expect((A, "a"))

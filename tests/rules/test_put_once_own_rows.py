@@ -1,0 +1,113 @@
+"""`put_once` hands back its own rows, and `last_version` tells what it skips (F-16, P-6)."""
+
+import pytest
+
+import weir
+from tests.support.moments import SCHEMA, again, put
+from tests.support.threads import Caller
+from weir.errors import Backpressure, FencedError
+from weir.testing.faulty import FaultyStores
+
+
+def row(key):
+    return {"id": key, "v": "a"}
+
+
+def ids(batches):
+    return [key for batch in batches for key in batch.column("id").to_pylist()]
+
+
+def everything(table):
+    return sorted(again(table).scan().to_table()["id"].to_pylist())
+
+
+def appended(tmp_path, sharding=None):
+    return weir.create(str(tmp_path / "t"), SCHEMA, sharding=sharding or weir.Unsharded())
+
+
+@pytest.mark.parametrize("of", ["table", "shard"])
+def test_f16_a_batch_of_a_fenced_writer_gets_its_own_rows_back(tmp_path, of):
+    table = appended(tmp_path)
+    writer = table.writer() if of == "table" else table.shards()[0].writer()
+    assert writer.put_once([row(0)], app="a", version=0)
+    other = again(table).writer()
+    put(other, [1], "theirs")
+    for version in (1, 2, 3):
+        with pytest.raises(FencedError) as told:
+            writer.put_once([row(10 + version)], app="a", version=version)
+        assert ids(told.value.not_written) == [10 + version]
+        for batch in told.value.not_written:
+            other.put(batch)
+    writer.close()
+    other.close()
+    assert everything(table) == [0, 1, 11, 12, 13]
+
+
+def test_f16_a_batch_behind_one_that_timed_out_is_refused_with_its_own_rows(tmp_path):
+    faulty = FaultyStores()
+    table = appended(tmp_path)
+    writer = weir.open(table.uri, env=faulty.env).writer()
+    writer.put_once([row(0)], app="a", version=0)
+    gate = faulty.at(table.uri).on("put_if_absent", "*/wal/*").pause()
+    leading = Caller(lambda: writer.put([row(1)]))
+    gate.wait_reached()
+    with pytest.raises(TimeoutError):
+        writer.put_once([row(11)], app="a", version=1, timeout=0.05)
+    with pytest.raises(Backpressure) as told:
+        writer.put_once([row(12)], app="a", version=2, timeout=0.05)
+    assert ids(told.value.not_written) == [12]
+    gate.release()
+    leading.result()
+    assert writer.put_once([row(12)], app="a", version=2)
+    assert not writer.put_once([row(11)], app="a", version=1)
+    writer.close()
+    assert everything(table) == [0, 1, 11, 12]
+
+
+def test_p2_applications_do_not_wait_for_each_others_batches(tmp_path):
+    """One lock over all of them was held while a batch was on its way to the log."""
+    faulty = FaultyStores()
+    table = appended(tmp_path)
+    writer = weir.open(table.uri, env=faulty.env).writer()
+    writer.put_once([row(0)], app="a", version=0)
+    gate = faulty.at(table.uri).on("put_if_absent", "*/wal/*").pause()
+    first = Caller(lambda: writer.put_once([row(1)], app="a", version=1))
+    gate.wait_reached()
+    (shard,) = writer.shard_writers().values()
+    second = Caller(lambda: writer.put_once([row(2)], app="b", version=1))
+    while shard._state.waiting < 2:  # accepted, and on its way behind the first
+        pass
+    gate.release()
+    assert first.result()
+    assert second.result()
+    writer.close()
+    assert everything(table) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("before", [weir.Unsharded(), weir.Bucket("id", 2), weir.Identity("v")])
+def test_p6_the_last_version_of_an_heir_is_one_that_put_once_would_skip(tmp_path, before):
+    """Whoever resumes after `last_version` loses no row."""
+    table = appended(tmp_path, before)
+    with table.writer() as writer:
+        for version in range(3):
+            assert writer.put_once([row(version)], app="a", version=version)
+    again(table).reshard(weir.Bucket("id", 3), compact=False)
+    for number, shard in enumerate(s for s in again(table).shards() if s.is_routed):
+        with shard.writer() as own:
+            assert own.last_version("a") == 2
+            assert own.last_version("other") == -1
+            taken = [k for k in range(100, 130) if number == _number(table, k)][:1]
+            following = own.last_version("a") + 1
+            assert own.put_once([row(taken[0])], app="a", version=following)
+            assert own.last_version("a") == 3
+    with again(table).writer() as writer:  # a batch that is put again is skipped
+        assert not writer.put_once([row(2)], app="a", version=2)
+    assert len(everything(table)) == 6
+
+
+def _number(table, key):
+    import pyarrow as pa
+
+    core = again(table).core
+    ((value, _),) = core.router.split(pa.record_batch({"id": pa.array([key], pa.int64())}))
+    return [route.shard for route in core.record.routing].index(core.route(value))

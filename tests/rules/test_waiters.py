@@ -1,0 +1,219 @@
+"""Callers that wait for a writer: in the order in which they came, no longer than they said, and
+leaving nothing behind (M-6, F-16)."""
+
+import asyncio
+import datetime as dt
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import weir
+from tests.support.moments import make
+from tests.support.one_shard import open_writer, rows_on_store, site_on
+from tests.support.threads import Caller
+from weir.config import WriterConfig
+from weir.env import SystemThreads
+from weir.errors import InvalidInput, WriterClosed
+from weir.shard.ack import Ack
+from weir.shard.writer import ShardWriter
+from weir.store.memory import MemoryStore
+from weir.testing.fault_store import FaultStore
+
+FULL = WriterConfig(
+    max_unflushed_memtable_bytes=100, max_wal_buffer_size=100, enable_memtable=False
+)
+"""Room for three rows of two numbers, or a little more. No flush makes more of it meanwhile."""
+
+
+def row(key: int) -> dict[str, int]:
+    return {"k": key, "v": key}
+
+
+def held_up(config: WriterConfig | None = None) -> tuple[ShardWriter, Any]:
+    """A writer whose next entry does not get through, and the gate that lets it."""
+    faults = FaultStore(MemoryStore())
+    writer = open_writer(site_on(faults), config)
+    writer.put([row(0)])
+    return writer, faults.on("put_if_absent", "*/wal/*").pause()
+
+
+def crowd_of(writer: ShardWriter, count: int) -> list[asyncio.Task[Any]]:
+    """Tasks that put a row each; the first ones fill the memory."""
+    return [asyncio.create_task(writer.aput([row(key)])) for key in range(1, count + 1)]
+
+
+def test_m6_tasks_that_wait_for_room_get_it_in_the_order_in_which_they_came() -> None:
+    writer, gate = held_up(FULL)
+
+    async def run() -> None:
+        puts = crowd_of(writer, 12)
+        await asyncio.sleep(0)
+        assert len(writer._state.room) > 5
+        gate.release()
+        acks = await asyncio.gather(*puts)
+        positions = [ack.position for ack in acks]
+        assert positions == sorted(positions)
+
+    with writer:
+        asyncio.run(run())
+    assert sorted(rows_on_store(writer.site)) == list(range(13))
+
+
+def test_f16_cancelled_tasks_leave_no_place_in_the_line_for_room() -> None:
+    writer, gate = held_up(FULL)
+
+    async def run() -> int:
+        puts = crowd_of(writer, 50)
+        await asyncio.sleep(0)
+        accepted = len(writer._state.queue)
+        assert len(writer._state.room) == 50 - accepted
+        for put in puts:
+            put.cancel()
+        told = await asyncio.gather(*puts, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in told)
+        assert not writer._state.room
+        gate.release()
+        return accepted
+
+    with writer:
+        accepted = asyncio.run(run())
+    assert sorted(rows_on_store(writer.site)) == list(range(accepted + 1))
+
+
+def test_f16_a_put_interrupted_as_its_writer_ends_does_not_say_that_it_goes_on() -> None:
+    """It waited for room, so neither the log nor the writer's last report has its rows. Found by
+    seed 30001339."""
+    writer, gate = held_up(FULL)
+
+    async def note(put: asyncio.Task[Any]) -> str:
+        try:
+            await put
+        except asyncio.CancelledError as cancelled:
+            return str(cancelled.__notes__[0])
+        raise AssertionError("not cancelled")
+
+    async def run() -> list[str]:
+        puts = [asyncio.create_task(note(put)) for put in crowd_of(writer, 12)]
+        await asyncio.sleep(0)
+        last = writer._state.room[-1]
+        writer._state.end(WriterClosed("ended by the test"), sent=False)
+        assert last.is_refused
+        for put in puts:
+            put.cancel()
+        return await asyncio.gather(*puts)
+
+    notes = asyncio.run(run())
+    gate.release()
+    assert "nothing of the put was accepted" in notes[-1]
+    with pytest.raises(WriterClosed) as ended:
+        writer.close()
+    goes_on = sum("goes on" in note for note in notes)
+    assert goes_on == sum(batch.num_rows for batch in ended.value.not_written)
+
+
+def test_m7_a_lone_put_waits_no_longer_than_its_timeout() -> None:
+    writer, gate = held_up()
+    put = Caller(lambda: writer.put([row(1)], timeout=0.05))
+    gate.wait_reached()
+    try:
+        with pytest.raises(TimeoutError, match="still being written"):
+            put.result()
+    finally:
+        gate.release()
+    writer.close()
+    assert sorted(rows_on_store(writer.site)) == [0, 1]
+
+
+def test_m6_a_handle_holds_no_writers_that_were_closed(tmp_path: Any) -> None:
+    table = make(tmp_path / "t", 4)
+    for number in range(3):
+        with table.writer() as writer:
+            writer.put([{"id": key, "v": str(number)} for key in range(20)])
+            assert len(table.core.registered_writers) == 4
+        assert not table.core.registered_writers
+
+
+def test_m6_a_handle_forgets_closed_writers_of_shards_when_it_opens_another(tmp_path: Any) -> None:
+    table = make(tmp_path / "t", 4)
+    for shard in table.shards():
+        with shard.writer(weir.WriterConfig()) as writer:
+            assert table.core.registered_writers == {shard.id: writer}
+
+
+def test_f16_a_wait_that_times_out_as_its_ack_is_done_leaves_nobody_at_the_gate() -> None:
+    """A putter and a flush wait for one ack. The putter's time is up just when it is woken in turn,
+    by somebody who does not get there: the flush waited for ever. Found by seed 28004703."""
+    threads = SystemThreads()
+    ack = Ack(None, (), rows=1, nbytes=1)
+    gate, following = threads.lock(), threads.lock()
+    gate.acquire()
+    following.acquire()
+    ack.gate, ack.wakes = gate, following  # done, and in a row of those that wake each other
+    assert not ack.pass_gate(gate, 0.0), "its time is up, and the gate is closed"
+    assert ack.pass_gate(gate, 0.0), "the other one passes"
+    assert following.acquire(blocking=False), "and the next was woken"
+
+
+def test_f16_close_returns_when_the_thread_that_runs_a_callback_has_ended() -> None:
+    """Another thread commits meanwhile, and close waited for that one only: seed 28002582."""
+    writer, gate = held_up(WriterConfig(durable_write=False))
+    closed, is_running = threading.Event(), threading.Event()
+    heard: list[bool] = []
+
+    def callback(_: Ack) -> None:
+        is_running.set()
+        heard.append(closed.wait(0.2))
+
+    ack = writer.put([row(1)], wait=False)
+    ack.add_done_callback(callback)
+    flush = Caller(writer.flush_wal)
+    gate.wait_reached()
+    gate.release()
+    assert is_running.wait(10)
+    flush.result()
+    writer.put([row(2)], wait=False)
+    writer.flush_wal()  # by another thread
+    writer.close()
+    closed.set()
+    assert heard == [False]
+
+
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "put": lambda w, timeout: w.put([{"id": 5, "v": "x"}], timeout=timeout),
+    "table": lambda w, timeout: w.put(
+        pa.table({"id": list(range(20)), "v": ["x"] * 20}), timeout=timeout
+    ),
+    "delete": lambda w, timeout: w.delete([5], timeout=timeout),
+    "receipt": lambda w, timeout: w.put([{"id": 5, "v": "x"}], wait=False).wait(timeout),
+    "insert": lambda w, timeout: w.insert([{"id": 5, "v": "x"}], timeout=timeout),
+    "once": lambda w, timeout: w.put_once(
+        [{"id": 5, "v": "x"}], app="app", version=1, timeout=timeout
+    ),
+    "delete_where": lambda w, timeout: w.delete_where("id = 5", timeout=timeout),
+}
+
+
+@pytest.mark.parametrize("timeout", ["5", float("nan"), True, dt.timedelta(seconds=1)])
+@pytest.mark.parametrize("call", [name for name in CALLS if name != "receipt"])
+def test_m7_a_timeout_that_is_no_number_is_refused_with_nothing_written(
+    tmp_path: Any, call: str, timeout: Any
+) -> None:
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        with pytest.raises(InvalidInput, match="timeout"):
+            CALLS[call](writer, timeout)
+        assert not writer.shard_writers(), "nothing is claimed"
+    assert table.count() == 0
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e10, 1e300])
+@pytest.mark.parametrize("call", CALLS)
+def test_m7_a_timeout_may_be_longer_than_a_lock_can_wait(
+    tmp_path: Any, call: str, timeout: float
+) -> None:
+    """The lock's own error was told of as rows that were not written, and they were."""
+    with make(tmp_path / "t", 2).writer() as writer:
+        CALLS[call](writer, timeout)
