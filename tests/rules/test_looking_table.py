@@ -208,3 +208,22 @@ def test_o2_a_filter_reaches_values_that_have_no_shard_yet(tmp_path, shards):
         assert writer.update_where("id = 3", {"v": "1"}).updated == 1
         assert writer.delete_where("id > 0").deleted == (3 if shards is None else 2)
     assert table.count() == (0 if shards is None else 1)
+
+
+@pytest.mark.parametrize("of", ["table", "shard"])
+@pytest.mark.parametrize("verb", ["delete_where", "update_where"])
+def test_f16_a_condition_that_failed_hands_no_keys_back_as_rows(
+    tmp_path: Path, of: str, verb: str
+) -> None:
+    """Put again, as the guide says of rows that were not written, keys would empty their rows."""
+    table = weir.create(str(tmp_path / "one"), SCHEMA, primary_key="k")
+    writer = table.writer() if of == "table" else table.shard(None).writer()
+    writer.put([{"k": key, "n": key, "s": "a"} for key in range(3)])
+    with weir.open(table.uri).writer() as successor:
+        successor.put([{"k": 9, "n": 9, "s": "a"}])
+        arguments = ("n > 0",) if verb == "delete_where" else ("n > 0", {"s": "'b'"})
+        with pytest.raises(weir.FencedError) as fenced:
+            getattr(writer, verb)(*arguments)
+        assert fenced.value.unacknowledged == []
+    writer.close()
+    assert have(table) == {key: (key, "a") for key in (0, 1, 2, 9)}

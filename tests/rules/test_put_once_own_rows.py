@@ -1,11 +1,14 @@
 """`put_once` hands back its own rows, and `last_version` tells what it skips (F-16, P-6)."""
 
+from dataclasses import replace
+
 import pytest
 
 import weir
 from tests.support.moments import SCHEMA, again, put
-from tests.support.threads import Caller
+from tests.support.threads import Caller, until
 from weir.errors import Backpressure, FencedError
+from weir.shard.request_builder import WriteSpec
 from weir.testing.faulty import FaultyStores
 
 
@@ -111,3 +114,26 @@ def _number(table, key):
     core = again(table).core
     ((value, _),) = core.router.split(pa.record_batch({"id": pa.array([key], pa.int64())}))
     return [route.shard for route in core.record.routing].index(core.route(value))
+
+
+def test_p2_a_batch_that_wrote_nothing_is_not_in_because_others_shared_its_turn(tmp_path) -> None:
+    stores, reached = FaultyStores(), []
+    env = replace(stores.env, failpoint=reached.append)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id", env=env)
+    batch, spec = [{"id": 1, "v": "batch"}, {"id": 7, "v": "batch"}], WriteSpec("insert")
+    with table.shard(None).writer() as writer:
+        writer.put([{"id": 1, "v": "first"}])
+        gate = stores.at(table.uri).on("put_if_absent", "*/wal/*").pause()
+        ahead = Caller(lambda: writer.put([{"id": 2, "v": "x"}]))
+        gate.wait_reached()
+        writer.put([{"id": 3, "v": "x"}], wait=False)
+        refused = Caller(lambda: writer.decide_once(batch, spec, app="job", version=5))
+        until(lambda: "looking.decided" in reached)
+        gate.release()
+        ahead.result()
+        with pytest.raises(weir.KeyConflict):
+            refused.result()
+        writer.delete([1])
+    with weir.open(table.uri).shard(None).writer() as writer:
+        assert writer.decide_once(batch, spec, app="job", version=5) is not None
+    assert weir.open(table.uri).count(filter="v = 'batch'") == 2

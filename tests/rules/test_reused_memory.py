@@ -1,5 +1,6 @@
 """M-9: rows are what they were when the call was made, whatever becomes of the caller's memory."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 import weir
+from weir import aio
 from weir.config import WriterConfig
+from weir.testing.faulty import FaultyStores
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.float64())])
 ROWS = 600
@@ -99,3 +102,37 @@ def test_m6_a_slice_does_not_keep_what_it_was_cut_from(tmp_path):
             writer.put(pa.table({"id": ids, "v": ids.cast(pa.float64())}).slice(0, 100))
         del ids
         assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+@pytest.mark.parametrize("form", [lambda row: row, lambda row: [row]], ids=["dict", "list"])
+def test_m9_a_dict_that_changes_while_its_put_waits_changes_no_row(tmp_path, form):
+    stores = FaultyStores()
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+
+    async def story() -> list[dict[str, Any]]:
+        table = await aio.create(
+            str(tmp_path / "t"),
+            schema,
+            primary_key="id",
+            sharding=weir.Bucket("id", 2),
+            env=stores.env,
+        )
+        one, other = [
+            next(key for key in range(20) if table.sync.shard_of(key).value == bucket)
+            for bucket in (0, 1)
+        ]
+        async with table.writer() as writer:
+            await writer.put([{"id": key, "v": "old"} for key in range(20)])
+            gate = stores.at(table.uri).on("put_if_absent", "*/wal/*").pause()
+            first = asyncio.create_task(writer.put({"id": one, "v": "first"}))
+            await asyncio.to_thread(gate.wait_reached)
+            row = {"id": one, "v": "second"}
+            second = asyncio.create_task(writer.put(form(row)))
+            await asyncio.sleep(0)  # the call is made, and waits for the entry before it
+            assert not second.done()
+            row["id"], row["v"] = other, "third"
+            gate.release()
+            await asyncio.gather(first, second)
+        return (await table.get([one])).to_pylist()
+
+    assert [row["v"] for row in asyncio.run(story())] == ["second"]

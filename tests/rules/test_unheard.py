@@ -1,7 +1,6 @@
 """F-16: what a call finds out after its caller has gone is reported once, by a flush or close."""
 
 import asyncio
-import os
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -16,7 +15,7 @@ import pytest
 import weir
 from tests.interrupts.points import Points
 from tests.support.interrupting import interrupt_each
-from tests.support.threads import Caller
+from tests.support.threads import Caller, until
 from weir import aio
 from weir.env import Env, SystemThreads
 from weir.errors import Interrupted, PartialWrite, StoreError, WeirError
@@ -46,12 +45,6 @@ def ids(batches: list[pa.RecordBatch]) -> list[int]:
 
 def there(table: weir.Table) -> list[int]:
     return sorted(weir.open(table.uri).scan().to_table()["id"].to_pylist())
-
-
-def until(happened: Callable[[], object]) -> None:
-    """Return once it is true; the test's own limit ends a wait for ever."""
-    while not happened():
-        os.sched_yield()
 
 
 class Reports:

@@ -217,3 +217,20 @@ def test_m7_a_timeout_may_be_longer_than_a_lock_can_wait(
     """The lock's own error was told of as rows that were not written, and they were."""
     with make(tmp_path / "t", 2).writer() as writer:
         CALLS[call](writer, timeout)
+
+
+def test_m6_a_row_buffered_beside_a_lone_put_is_written_in_time() -> None:
+    """Its put starts no commit thread for the one that commits by itself."""
+    faults = FaultStore(MemoryStore())
+    config = WriterConfig(durable_write=False, max_wal_flush_interval=0.001)
+    writer = open_writer(site_on(faults), config)
+    gate = faults.on("put_if_absent", "*/wal/*").pause()
+    lone = Caller(lambda: writer.put([row(1)], wait=True))
+    gate.wait_reached()
+    buffered = writer.put([row(2)])
+    is_durable = threading.Event()
+    buffered.add_done_callback(lambda _: is_durable.set())
+    gate.release()
+    lone.result()
+    assert is_durable.wait(10)
+    writer.close()

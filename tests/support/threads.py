@@ -1,5 +1,6 @@
 """Threads for tests: a call that hangs fails the test."""
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -50,3 +51,9 @@ class InterruptedLock:
 
     def __exit__(self, *error: object) -> Any:
         return self._inner.__exit__(*error)
+
+
+def until(happened: Callable[[], object]) -> None:
+    """Return once it is true; the test's own limit ends a wait for ever."""
+    while not happened():
+        os.sched_yield()

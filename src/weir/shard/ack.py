@@ -201,12 +201,6 @@ class Ack:
         """What the rows add to a generation when they are in batches of their own."""
         return Fill(self.rows, len(self._batches) if self.shaped is None else 1, self.nbytes)
 
-    def keep_rows(self) -> None:
-        """Keep the rows as they are now: their caller, which leaves, may change its dicts."""
-        put = self.unshaped
-        if put is not None and isinstance(put.data, list):
-            self.unshaped = put._replace(data=[dict(row) for row in put.data])
-
     def wait(self, timeout: float | None = None) -> Position | None:
         """Return the position when the rows are durable.
 

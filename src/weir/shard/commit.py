@@ -80,6 +80,9 @@ class Committer:
         and then they end."""
         self._is_awake = False
         """The commit thread looks at the queue before it waits again."""
+        self._is_timed = False
+        """The commit thread wakes by itself to write what is queued. A buffered put calls a thread
+        that does not: nobody else would, until its writer closes."""
         self._finished: deque[Ack] = deque()
         """Acks that are done, whose callbacks and tasks are still to be told."""
         self._logged_at = self._env.clock.boottime()
@@ -271,7 +274,6 @@ class Committer:
     def interrupted(self, ack: Ack, interrupt: BaseException) -> None:
         """A caller stops waiting because it was interrupted, or its task was cancelled; what it
         waited for goes on, unless it was not accepted yet."""
-        ack.keep_rows()
         with self._state.lock:
             is_withdrawn = self._state.withdraw(ack)
             # One that was refused while it waited for room is in no report: nothing went in.
@@ -319,7 +321,7 @@ class Committer:
         config = state.config
         if (
             config.durable_write
-            or len(state.queue) == 1
+            or not self._is_timed
             or state.queued_bytes >= config.max_wal_buffer_size
             or state.is_room_wanted
         ) and not (self._is_awake or self._call()):
@@ -725,7 +727,7 @@ class Committer:
         with self._state.lock:
             if self._thread is not None:
                 self._apart[get_ident()] = self._thread
-            self._thread, self._is_awake = None, False
+            self._thread, self._is_awake, self._is_timed = None, False, False
 
     def _await_work(self) -> bool:
         """Wait until there is an entry to write; False when the thread should end."""
@@ -736,6 +738,7 @@ class Committer:
                 if state.room and self._flusher is not None:
                     self._flusher.make_room()  # whoever booked rows may have been interrupted
                 delay = self._delay()
+                self._is_timed = delay is not None
                 if delay != 0.0:
                     self._is_awake = False
                     if state.stopping and not state.queue and state.slot is None:

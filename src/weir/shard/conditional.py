@@ -24,7 +24,7 @@ from weir.shard.ending import with_rows
 from weir.shard.memtable import Mark
 from weir.shard.once import ExactlyOnce, Noted
 from weir.shard.own_reads import OwnReads
-from weir.shard.request import Request, WriteCounts, shape_all
+from weir.shard.request import Request, WriteCounts
 from weir.shard.request_builder import RequestBuilder
 from weir.shard.state import WriterState
 
@@ -53,7 +53,7 @@ class ConditionalWrites:
     ) -> WriteCounts:
         """Decide the request, write the rows that result, and return the counts."""
         if self._state.closing or self._state.ending.is_over:
-            raise self._state.ending.refused(request.handed_back())
+            raise self._state.ending.refused(request.given)
         if not request.is_empty:
             try:
                 ack = self._decide(request, wait=wait, timeout=timeout, taken=taken)
@@ -61,7 +61,7 @@ class ConditionalWrites:
             except WeirError as error:
                 if isinstance(error, Backpressure | InvalidInput | KeyConflict):
                     raise
-                raise with_rows(error, request.handed_back()) from error.__cause__
+                raise with_rows(error, request.given) from error.__cause__
         return _answer(request)
 
     def run_once(
@@ -117,9 +117,6 @@ class ConditionalWrites:
         clock = self._state.env.clock
         deadline = deadline_after(timeout, clock)
         nbytes = _size_of(request)
-        shape_all([request], self._intake.schema, self._state.env.limits)
-        if request.refused is not None:
-            raise request.refused
         while True:
             left = None if deadline is None else deadline - clock.boottime()
             ack = Ack(self._committer, (), rows=0, nbytes=nbytes)
@@ -171,18 +168,16 @@ def _answer(request: Request) -> WriteCounts:
     error = request.error
     if error is not None:
         if isinstance(error, KeyConflict):
-            error.not_written = request.handed_back()
+            error.not_written = list(request.given)
         raise error
     return request.counts
 
 
 def _size_of(request: Request) -> int:
     """Roughly the bytes of the rows that the request may write."""
-    if request.unshaped is not None:
-        return request.unshaped.nbytes
     if request.seen is not None:
         return int(request.seen.rows.nbytes)
-    return sum(map(size_of, request.handed_back()))
+    return sum(map(size_of, request.given))
 
 
 def _distinct(request: Request, keys: Sequence[object], intake: Intake) -> pa.Table:

@@ -118,7 +118,7 @@ def runs_of(
         if (
             not alone
             and verb is not None
-            and (step.verb is verb or step.verb == verb)
+            and step.verb == verb
             and (not (may_expire or verb.sees_own_writes) or taken.isdisjoint(step.keys))
         ):
             runs[-1].append(request)
@@ -136,11 +136,10 @@ def _ask_the_same(requests: Sequence[Request]) -> bool:
     for request in requests:
         if len(request.steps) != 1:
             return False
-        step = request.steps[0]
-        if step.verb is not verb:
-            if verb is not None:
-                return False
-            verb = step.verb
+        asked = request.steps[0].verb
+        if verb is not None and asked != verb:
+            return False
+        verb = asked
     return verb is not None
 
 

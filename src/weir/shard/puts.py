@@ -75,6 +75,9 @@ class Puts:
         ack = self._unshaped_ack(data)
         if ack is None:
             ack = self._ack(await off_the_loop(self._intake.rows, data))
+        elif isinstance(data, pa.RecordBatch):
+            # Copied now: another task may write to its memory before a thread shapes it (M-9).
+            ack = self._ack(self._intake.rows(data))
         return await self._aput(ack)
 
     async def aput_shaped(
@@ -109,7 +112,7 @@ class Puts:
         if put is None:
             return None
         ack = Ack(self._committer, (), rows=put.rows, nbytes=put.nbytes)
-        ack.unshaped = put
+        ack.unshaped = put.kept()  # guard: M-9 test_reused_memory
         return ack
 
     def _ack(self, batches: Sequence[pa.RecordBatch], taken: Taken | None = None) -> Ack:

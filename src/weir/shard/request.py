@@ -1,8 +1,4 @@
-"""Requests to a writer that looks first: rows, in steps, and their outcome.
-
-Keeps
-  M-7  a request whose rows cannot be shaped is refused alone
-"""
+"""Requests to a writer that looks first: rows, in steps, and their outcome."""
 
 from __future__ import annotations
 
@@ -12,12 +8,10 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from weir.env import Limits
 from weir.errors import WeirError
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
-from weir.log.intake import Intake
-from weir.log.small_put import Shaped, SmallPut, shape_together
+from weir.log.small_put import Shaped
 from weir.shard.actions import Verb
 
 
@@ -55,14 +49,6 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestKind:
-    """A verb, and the intake that shapes its rows; requests of one kind are shaped at once."""
-
-    verb: Verb
-    intake: Intake
-
-
-@dataclass(frozen=True, slots=True)
 class ScannedRows:
     """The newest rows of the keys of a request, as a scan found them, and when that was."""
 
@@ -81,14 +67,10 @@ class Request:
 
     steps: Sequence[Step] = ()
     given: Sequence[pa.RecordBatch] = ()
-    """The rows that the caller passed, and gets back on failure; if empty, those of the steps."""
-    unshaped: SmallPut | None = None
-    """The same, until the deciding thread has shaped them."""
-    kind: RequestKind | None = None
+    """The rows that the caller passed, in WAL shape; it gets them back on failure. Whoever passed
+    a condition gets none: the steps hold the keys that it found, and no rows to put again."""
     seen: ScannedRows | None = None
     """The rows that a scan found for it; then only rows that came since are checked."""
-    refused: Exception | None = None
-    """Why the rows could not be shaped."""
     rows: Sequence[pa.RecordBatch] = ()
     piece: Shaped | None = None
     """The rows to write, as a part of the batch they were decided in; replaces `rows`."""
@@ -98,73 +80,12 @@ class Request:
     @property
     def is_empty(self) -> bool:
         """True when there are no rows."""
-        return not self.steps and self.unshaped is None
-
-    @property
-    def row_count(self) -> int:
-        """Rows that the caller passed."""
-        if self.unshaped is not None:
-            return self.unshaped.rows
-        return sum([step.rows.rows for step in self.steps])
-
-    def handed_back(self) -> list[pa.RecordBatch]:
-        """The rows that the caller passed, in WAL shape."""
-        if self.unshaped is not None and self.kind is not None:
-            return self.kind.intake.rows(self.unshaped.data)
-        return list(self.given) or [step.rows.alone() for step in self.steps]
-
-    def take_shape(self, rows: Shaped, keys: list[Any]) -> None:
-        """Take the rows as the deciding thread has shaped them."""
-        assert self.kind is not None, "only rows of a kind are left to others to shape"
-        verb = self.kind.verb
-        self.steps = (Step(verb, rows, keys),) if len(keys) == 1 else _steps(verb, rows, keys)
-        self.unshaped = None  # last: if interrupted before, they are shaped again
-
-    def refuse(self, error: Exception) -> None:
-        """Refuse the request: its rows cannot be shaped."""
-        self.refused = error
-        self.unshaped = None
+        return not self.steps
 
     def forget(self) -> None:
         """Discard the outcome, before it is decided again."""
         self.piece, self.counts, self.error = None, NOTHING, None
         self.rows = ()
-
-
-def shape_all(requests: Sequence[Request], schema: TableSchema, limits: Limits) -> None:
-    """Shape the rows that are still unshaped, neighbours of one kind in one conversion."""
-    kind: RequestKind | None = None
-    run: list[tuple[Request, SmallPut]] = []
-    for request in requests:
-        if request.unshaped is None:
-            continue
-        if request.kind is not kind and request.kind != kind:
-            _shape_run(run, kind, schema, limits)
-            run = []
-        kind = request.kind
-        run.append((request, request.unshaped))
-    _shape_run(run, kind, schema, limits)
-
-
-def _shape_run(
-    run: Sequence[tuple[Request, SmallPut]],
-    kind: RequestKind | None,
-    schema: TableSchema,
-    limits: Limits,
-) -> None:
-    if not run or kind is None:
-        return
-    batch: pa.RecordBatch | None = None
-    keys: list[Any] = []
-    found = shape_together(kind.intake, [put for _, put in run], limits)
-    for (request, _), one in zip(run, found, strict=True):
-        if isinstance(one, Exception):
-            request.refuse(one)
-            continue
-        if one.batch is not batch:
-            batch = one.batch
-            keys = pk_values(batch, schema.primary_key).to_pylist()
-        request.take_shape(one, keys[one.offset : one.offset + one.rows])
 
 
 def steps_of(verb: Verb, batches: Iterable[pa.RecordBatch], schema: TableSchema) -> list[Step]:

@@ -14,7 +14,6 @@ from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.params import require_filter
 from weir.log.inputs import row_parts
 from weir.log.intake import Intake
-from weir.log.small_put import SmallPut, as_small_put
 from weir.shard.actions import (
     DeleteWhere,
     Insert,
@@ -25,7 +24,7 @@ from weir.shard.actions import (
     check_assignments,
 )
 from weir.shard.own_reads import OwnReads
-from weir.shard.request import Request, RequestKind, ScannedRows, Step, steps_of
+from weir.shard.request import Request, ScannedRows, Step, steps_of
 from weir.types import Filter, Rows
 
 Missing = Literal["error", "skip", "insert"]
@@ -67,31 +66,11 @@ class RequestBuilder:
         self._intake = intake
         self._reads = reads
         self._partial = PartialRows(intake)
-        self._updates: dict[tuple[frozenset[str], str], RequestKind] = {}
-        self._inserts = {choice: RequestKind(Insert(choice), intake) for choice in ON_CONFLICT}
 
     def update(self, rows: Rows, missing: Missing) -> Request:
         """A request to update rows; they hold the key and some columns."""
         check_choice(missing, MISSING, "missing")
-        put = as_small_put(rows)
-        kind = None if put is None else self._update_of(put, missing)
-        if kind is not None:
-            return Request(unshaped=put, kind=kind)
         return self.update_shaped(self._partial.shape(rows), missing)
-
-    def _update_of(self, put: SmallPut, missing: Missing) -> RequestKind | None:
-        """The kind of an update of a few dicts with the same columns; None: take the slow path."""
-        if not isinstance(put.data, list):
-            return None
-        names = put.data[0].keys()
-        if put.rows > 1 and any(row.keys() != names for row in put.data):
-            return None
-        known = self._updates.get((frozenset(names), missing))
-        if known is None or known.intake.owns is not self._intake.owns:
-            intake = self._partial.intake_of(names)
-            known = RequestKind(self._verb(intake.schema.wal.names, missing), intake)
-            self._updates[frozenset(names), missing] = known
-        return known
 
     def update_shaped(self, batches: Sequence[pa.RecordBatch], missing: Missing) -> Request:
         """`update` of rows that a `PartialRows` has shaped."""
@@ -108,23 +87,15 @@ class RequestBuilder:
     def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
         """A request to insert whole rows, whose keys must be new."""
         check_choice(on_conflict, ON_CONFLICT, "on_conflict")
-        kind = self._inserts[on_conflict]
-        put = as_small_put(rows)
-        if put is not None and not put.names(TOMBSTONE):
-            return Request(unshaped=put, kind=kind)
         batches = self._intake.rows(rows)
         check_no_deletes(batches)
-        return Request(steps_of(kind.verb, batches, self._schema), batches)
+        return Request(steps_of(Insert(on_conflict), batches, self._schema), batches)
 
     def put_when(self, rows: Rows, when: Filter) -> Request:
         """A request to put whole rows, or deletes, where a condition holds."""
         require_filter(when, "when")
-        verb = PutWhen(when)
-        put = as_small_put(rows)
-        if put is not None:
-            return Request(unshaped=put, kind=RequestKind(verb, self._intake))
         batches = self._intake.rows(rows)
-        return Request(steps_of(verb, batches, self._schema), batches)
+        return Request(steps_of(PutWhen(when), batches, self._schema), batches)
 
     def shaped(self, rows: Rows, asked: WriteSpec) -> list[pa.RecordBatch]:
         """Rows of any form, shaped for `of`."""

@@ -369,7 +369,8 @@ class WriterState:
         if self.memtables is not None:
             first = [ack for ack in group if ack.rows][0]  # noqa: RUF015  see F-16
             assert first.generation is not None, "M-4: an entry without a generation"
-            tokens = [token for ack in group for token in ack.tokens]
+            # P-2: those of the entry. A batch of which nothing was written is not in.
+            tokens = [token for ack in group if ack.rows for token in ack.tokens]
             self.memtables.landed(first.generation, position, tokens)
 
     # -- the flusher -----------------------------------------------------------------------------

@@ -604,8 +604,9 @@ class ShardWriter:
     def _require_all_seen(self) -> None:
         """Raise `CommitConflict` while rows of this shard's keys are where its writer does not
         look: a reshard left them, and no compaction has folded them."""
-        if self.before_looking is not None and self.is_open:  # guard: C-11 test_looking_table
-            self.before_looking()
+        before_looking = self.before_looking  # another thread may be done with it at any moment
+        if before_looking is not None and self.is_open:  # guard: C-11 test_looking_table
+            before_looking()
             self.before_looking = None
 
     def _stop(self) -> None:
