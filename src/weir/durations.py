@@ -36,6 +36,11 @@ def deadline_after(timeout: float | None, clock: Clock) -> float | None:
     return None if checked is None else clock.boottime() + checked
 
 
+def seconds_until(deadline: float | None, clock: Clock) -> float | None:
+    """How long a call with that deadline may still wait; None: for ever."""
+    return None if deadline is None else max(0.0, deadline - clock.boottime())
+
+
 def seconds(value: Duration, *, name: str = "duration") -> float:
     """The duration in seconds; `InvalidInput` names the argument when it is negative or not
     understood."""

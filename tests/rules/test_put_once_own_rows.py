@@ -7,7 +7,11 @@ import pytest
 import weir
 from tests.support.moments import SCHEMA, again, put
 from tests.support.threads import Caller, until
+from weir.env import SystemClock
 from weir.errors import Backpressure, FencedError
+from weir.format import paths
+from weir.shard.ack import Ack
+from weir.shard.once import PRUNED_EVERY
 from weir.shard.request_builder import WriteSpec
 from weir.testing.faulty import FaultyStores
 
@@ -137,3 +141,57 @@ def test_p2_a_batch_that_wrote_nothing_is_not_in_because_others_shared_its_turn(
     with weir.open(table.uri).shard(None).writer() as writer:
         assert writer.decide_once(batch, spec, app="job", version=5) is not None
     assert weir.open(table.uri).count(filter="v = 'batch'") == 2
+
+
+def test_f16_the_waits_of_one_batch_share_its_timeout(tmp_path, monkeypatch) -> None:
+    """By a clock that goes on by half a second whenever it is looked at."""
+
+    class Clock(SystemClock):
+        ahead = 0.0
+
+        def boottime(self) -> float:
+            self.ahead += 0.5
+            return super().boottime() + self.ahead
+
+    stores = FaultyStores()
+    table = weir.create(
+        str(tmp_path / "t"), SCHEMA, primary_key="id", env=replace(stores.env, clock=Clock())
+    )
+    with table.shard(None).writer() as writer:
+        writer.put_once([row(0)], app="a", version=0)
+        waits = []
+        wait = Ack.wait
+        monkeypatch.setattr(
+            Ack, "wait", lambda ack, timeout=None: waits.append(timeout) or wait(ack)
+        )
+        writer.put_once([row(1)], app="a", version=1, timeout=60)
+    assert waits[0] <= 59
+
+
+def test_p2_a_batch_costs_its_entry_and_its_record(tmp_path) -> None:
+    stores = FaultyStores()
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id", env=stores.env)
+    store = stores.at(table.uri)
+    with table.shard(None).writer() as writer:
+        writer.put_once([row(0)], app="a", version=0)
+        since = len(store.log)
+        for version in range(1, 20):
+            writer.put_once([row(version)], app="a", version=version)
+        assert [event.op for event in store.log[since:]] == ["put_if_absent"] * 2 * 19
+        for version in range(20, 200):
+            writer.put_once([row(version)], app="a", version=version)
+        marks = list(store.list(paths.token_dir(writer.site.shard, "a")))
+        assert len(marks) <= 2 + PRUNED_EVERY + 1  # the last ones, and the note
+    with again(table).shard(None).writer() as writer:
+        assert writer.last_version("a") == 199
+
+
+def test_m2_flush_of_a_wal_only_writer_says_so_however_many_shards_are_open(tmp_path) -> None:
+    table = weir.create(
+        str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=weir.Bucket("id", 3)
+    )
+    with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        for keys in ((), (1,), range(9)):
+            writer.put([row(key) for key in keys])
+            with pytest.raises(weir.WalOnlyMode):
+                writer.flush()

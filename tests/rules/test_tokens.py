@@ -28,7 +28,7 @@ def dies_before_the_marker(monkeypatch):
     """A context in which writers die right after their entry is durable."""
     real = Tokens.record
 
-    def die(*_args):
+    def die(*_args, **_options):
         raise Dead
 
     class Context:

@@ -234,3 +234,12 @@ def test_m6_a_row_buffered_beside_a_lone_put_is_written_in_time() -> None:
     lone.result()
     assert is_durable.wait(10)
     writer.close()
+
+
+def test_m6_a_task_that_waits_for_buffered_rows_has_them_written_now() -> None:
+    writer = open_writer(
+        site_on(MemoryStore()), WriterConfig(durable_write=False, max_wal_flush_interval=3600)
+    )
+    for key in range(2):
+        asyncio.run(asyncio.wait_for(writer.aput([row(key)]), 60))
+    writer.close()

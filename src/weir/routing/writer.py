@@ -283,12 +283,16 @@ class TableWriter:
             raise InvalidInput(
                 f"{self._core.uri}: {call} needs a primary key; this table is append-only"
             )
+        self._require_memtables(call)
+        return self._intake
+
+    def _require_memtables(self, call: str) -> None:
+        """Also before any shard is open: the answer does not depend on how many are."""
         if not self._config.enable_memtable:
             raise WalOnlyMode(
                 f"{self._core.uri}: {call}() needs a MemTable, and this writer was opened with"
                 " enable_memtable=False; open one with enable_memtable=True"
             )
-        return self._intake
 
     def _decide(
         self, call: str, ask: Ask, batches: list[pa.RecordBatch], timeout: float | None
@@ -359,8 +363,10 @@ class TableWriter:
     # -- all open shards -------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Publish what the open shards hold in memory as SSTables."""
+        """Publish what the open shards hold in memory as SSTables; `WalOnlyMode` on a WAL-only
+        writer."""
         self._require_open()
+        self._require_memtables("flush")
         self._follow_buffered()
         self._each(lambda writer: writer.flush())
 

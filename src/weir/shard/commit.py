@@ -32,7 +32,7 @@ from itertools import groupby, takewhile
 from threading import get_ident
 from typing import Final
 
-from weir.durations import deadline_after
+from weir.durations import deadline_after, seconds_until
 from weir.env import Lock, Thread
 from weir.errors import Backpressure, StoreError, WeirError
 from weir.format.wal_entry import Fill
@@ -142,7 +142,7 @@ class Committer:
             state.submit(ack)
         if not ack.is_accepted:
             self._make_room(ack)
-        elif not self._is_awake and not self._call():
+        elif not self._hurry():
             self._commit_here(ack)
 
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
@@ -302,7 +302,7 @@ class Committer:
             gate = ack.gate
             if gate is None:
                 return ack.done
-            left = None if deadline is None else deadline - self._env.clock.boottime()
+            left = seconds_until(deadline, self._env.clock)
             if not ack.pass_gate(gate, left) and not ack.done:
                 return False
         return True
@@ -335,7 +335,7 @@ class Committer:
             gate = ack.gate
             if gate is None:
                 continue  # accepted in this moment
-            left = None if deadline is None else deadline - self._env.clock.boottime()
+            left = seconds_until(deadline, self._env.clock)
             if not ack.pass_gate(gate, left):
                 with self._state.lock:
                     if self._state.withdraw(ack):
@@ -362,13 +362,14 @@ class Committer:
             " flush_wal() and close() wait for them"
         )
 
-    def _hurry(self) -> None:
-        """Somebody waits: let the commit thread write what is queued, now."""
+    def _hurry(self) -> bool:
+        """Somebody waits: let the commit thread write what is queued, now; False if no thread can
+        be started (F-16)."""
         if not self._state.config.durable_write:
             self._state.is_hurried = True
-            self._call()
-        elif not self._is_awake:
-            self._call()
+        elif self._is_awake:
+            return True
+        return self._call()
 
     def _make_room(self, ack: Ack) -> None:
         """Puts wait for room: write and flush what is in memory, here if there is no thread."""

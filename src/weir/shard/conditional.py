@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from weir.durations import deadline_after
+from weir.durations import deadline_after, seconds_until
 from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
 from weir.log.intake import Intake, size_of
 from weir.shard.ack import Ack, Taken
@@ -118,14 +118,13 @@ class ConditionalWrites:
         deadline = deadline_after(timeout, clock)
         nbytes = _size_of(request)
         while True:
-            left = None if deadline is None else deadline - clock.boottime()
             ack = Ack(self._committer, (), rows=0, nbytes=nbytes)
             ack.decision = decision = self._look(request)
             if taken is not None:
                 taken.append(ack)
             if noted is not None:
                 noted(ack)
-            self._committer.put(ack, wait=wait, timeout=left)
+            self._committer.put(ack, wait=wait, timeout=seconds_until(deadline, clock))
             if not decision.is_stale:
                 return ack
 

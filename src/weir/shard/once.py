@@ -17,10 +17,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
+from weir.durations import deadline_after, seconds_until
 from weir.env import Lock
 from weir.errors import Backpressure, StoreError, WeirError
 from weir.format.wal_entry import check_token
@@ -30,6 +31,10 @@ from weir.shard.tokens import Tokens
 from weir.types import Position
 
 logger = logging.getLogger("weir.shard")
+
+PRUNED_EVERY: Final = 32
+"""Records of one application after which older ones are deleted: a listing and a delete for each
+batch would cost as much as its entry and its record."""
 
 Noted = Callable[[Ack], None]
 """Gives an ack the token of its batch, and notes that it is on its way. Called before the ack is
@@ -69,6 +74,8 @@ class _App:
     """The path of the note that this writer's entries hold tokens (P-6)."""
     is_recorded: bool = True
     """False while `own` may be in the log only."""
+    records: int = 0
+    """How many of its numbers this writer has recorded."""
 
 
 class ExactlyOnce:
@@ -81,6 +88,7 @@ class ExactlyOnce:
         self.former: FormerBatches | None = None
         """Set by `weir.routing` where there were former routings; None: there were none."""
         self._tokens = Tokens(appender.site)
+        self._clock = appender.site.env.clock
         self._lock = appender.site.env.threads.lock()
         self._apps: dict[str, _App] = {}
         self._replayed: Mapping[str, int] = {}
@@ -104,13 +112,15 @@ class ExactlyOnce:
         """
         check_token(app, version)
         own = self._app(app)
+        deadline = deadline_after(timeout, self._clock)
+        left = seconds_until(deadline, self._clock)
         is_held: list[bool] = []
         try:
             # F-16: an interrupt comes before this one call, or after it with the answer kept.
-            is_held.extend(map(own.lock.acquire, (True,), (-1 if timeout is None else timeout,)))
+            is_held.extend(map(own.lock.acquire, (True,), (-1 if left is None else left,)))
             if not is_held[0]:
-                raise self._busy(own, batches, timeout)
-            is_new = self._put(batches, own, version, timeout, enqueue or self._enqueue)
+                raise self._busy(own, batches)
+            is_new = self._put(batches, own, version, deadline, enqueue or self._enqueue)
             self._record(own)
             return is_new
         finally:
@@ -130,10 +140,10 @@ class ExactlyOnce:
         batches: list[pa.RecordBatch],
         app: _App,
         version: int,
-        timeout: float | None,
+        deadline: float | None,
         enqueue: Enqueue,
     ) -> bool:
-        self._settle_before(batches, app, timeout)
+        self._settle_before(batches, app, deadline)
         if version <= self._own_version(app):  # guard: P-2
             return False
         if self.former is not None:
@@ -152,9 +162,9 @@ class ExactlyOnce:
             app.on_its_way = ack  # guard: P-2
 
         try:
-            ack = enqueue(batches, timeout, noted)
+            ack = enqueue(batches, seconds_until(deadline, self._clock), noted)
             if ack is not None:
-                ack.wait(timeout)
+                ack.wait(seconds_until(deadline, self._clock))
         finally:
             self._look(app)
         if ack is None:  # the decision to write nothing is final, and in no entry
@@ -163,7 +173,7 @@ class ExactlyOnce:
         return True
 
     def _settle_before(
-        self, batches: list[pa.RecordBatch], app: _App, timeout: float | None
+        self, batches: list[pa.RecordBatch], app: _App, deadline: float | None
     ) -> None:
         """Wait for the batch before: of a call that timed out or was interrupted, it may be neither
         in nor out. Its outcome is its caller's; an error here holds our rows (F-16)."""
@@ -171,8 +181,8 @@ class ExactlyOnce:
         before = app.on_its_way
         if before is None:
             return
-        if not see_through(before, timeout):
-            raise self._busy(app, batches, timeout)
+        if not see_through(before, seconds_until(deadline, self._clock)):
+            raise self._busy(app, batches)
         self._look(app)
         if app.on_its_way is not None:  # the writer has ended
             raise self._refused(batches)
@@ -196,20 +206,19 @@ class ExactlyOnce:
         no error may call them anything else (F-16)."""
         if not app.is_recorded:
             try:
-                self._tokens.record(app.name, app.own)
+                self._tokens.record(app.name, app.own, prune=not app.records % PRUNED_EVERY)
             except Exception as error:  # noqa: BLE001  see above, whatever it is
                 site, facts = self._appender.site.label, (app.name, app.own, error)
                 logger.warning("token.unrecorded %s app=%s version=%d reason=%s", site, *facts)
                 return False
             app.is_recorded = True
+            app.records += 1
         return True
 
-    def _busy(
-        self, app: _App, batches: list[pa.RecordBatch], timeout: float | None
-    ) -> Backpressure:
+    def _busy(self, app: _App, batches: list[pa.RecordBatch]) -> Backpressure:
         return Backpressure(
-            f"{self._appender.site}: the batch before of {app.name!r} was not durable after"
-            f" {timeout} s; nothing of this batch was accepted, try again",
+            f"{self._appender.site}: the batch before of {app.name!r} was not durable in time;"
+            " nothing of this batch was accepted, try again",
             not_written=batches,
         )
 

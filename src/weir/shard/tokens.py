@@ -244,12 +244,17 @@ class Tokens:
             with contextlib.suppress(ObjectExists):
                 self._site.store.put_if_absent(path, b"")
 
-    def record(self, app: str, number: int) -> None:
-        """Record `number` for `app`; keeps only the highest two marks. Idempotent."""
+    def record(self, app: str, number: int, *, prune: bool = True) -> None:
+        """Record `number` for `app`, and keep only the highest two marks. Idempotent.
+
+        One put; with `prune` a listing, and a delete if there are older marks.
+        """
         folder = paths.token_dir(self._site.shard, app)
         try:
             self._site.store.put_if_absent(paths.mark_path(folder, number), app.encode())
         except ObjectExists:
+            return
+        if not prune:
             return
         below = sorted(self._list(app).numbers)[:-2]
         if below:
