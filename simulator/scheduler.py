@@ -23,9 +23,6 @@ from typing import Literal
 from weir.env import Env
 
 Policy = Literal["uniform", "pct", "stall"]
-TIMEOUTS = 100
-"""After so many waits that timed out a thread falls behind the others (pct): threads that only look
-whether there is work, time after time, would keep all others from ever running."""
 POLICIES: tuple[Policy, ...] = ("uniform", "pct", "stall")
 
 
@@ -120,7 +117,6 @@ class Task:
         "priority",
         "ready",
         "run",
-        "timeouts",
         "waiters",
         "wake_at",
         "why",
@@ -142,7 +138,6 @@ class Task:
         self.error: BaseException | None = None
         self.priority = 0.0
         self.frozen_until = 0
-        self.timeouts = 0
         self.waiters: list[Task] = []
 
 
@@ -272,9 +267,6 @@ class Scheduler:
             if not task.ready and task.wake_at is not None and task.wake_at <= now:
                 task.ready = True
                 task.wake_at = None
-                task.timeouts += 1
-                if task.timeouts % TIMEOUTS == 0:
-                    task.priority = -self.step
             if task.ready:
                 (frozen if task.frozen_until > self.step else choices).append(task)
         if not choices:

@@ -15,7 +15,7 @@ from tests.support.moments import make
 from tests.support.one_shard import open_writer, rows_on_store, site_on
 from tests.support.threads import Caller
 from weir.config import WriterConfig
-from weir.env import SystemThreads
+from weir.env import Env, SystemThreads, Thread
 from weir.errors import InvalidInput, WriterClosed
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
@@ -243,3 +243,21 @@ def test_m6_a_task_that_waits_for_buffered_rows_has_them_written_now() -> None:
     for key in range(2):
         asyncio.run(asyncio.wait_for(writer.aput([row(key)]), 60))
     writer.close()
+
+
+class NoFlushThread(SystemThreads):
+    """The process reaches its limit of threads when a flush thread is to be started."""
+
+    def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
+        return None if name.startswith("weir-flush") else super().start(run, name=name)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_f16_a_put_without_room_flushes_by_itself_beside_a_commit_thread(wait: bool) -> None:
+    """It left the flush to a thread that was not there, and looked for room for ever."""
+    site = site_on(MemoryStore(), env=Env(threads=NoFlushThread()))
+    writer = open_writer(site, WriterConfig(max_unflushed_memtable_bytes=1, max_wal_buffer_size=1))
+    for key in range(4):
+        Caller(lambda key=key: writer.put([row(key)], wait=wait)).result()  # type: ignore[misc]
+    writer.close()
+    assert sorted(rows_on_store(writer.site)) == list(range(4))

@@ -55,7 +55,8 @@ GATHER_SECONDS: Final = 0.05
 """How long the commit thread waits for the putters it woke. They wake each other, so a thread that
 was interrupted may have woken nobody: then all are woken at once."""
 IDLE_SECONDS: Final = 5.0
-"""How long the commit thread waits for work before it ends."""
+"""How long the commit thread waits for work before it ends. While puts wait for room it waits
+without a limit: `WriterState` rings when there is room, and when they have left."""
 
 
 class Committer:
@@ -378,8 +379,9 @@ class Committer:
         if flusher is not None:
             with state.lock:
                 flusher.make_room()
-        if is_called:
+        if is_called and not state.has_no_threads:
             return
+        # The flush thread may be the one that could not be started.
         while not ack.is_accepted and not ack.done:
             self._commit_once()
             if flusher is not None:
@@ -528,8 +530,6 @@ class Committer:
                 done = state.landed(slot)
                 if self._flusher is not None:
                     self._flusher.attend()
-                    if state.is_flush_due:
-                        self._flusher.ring()
         except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer
             with state.lock:
                 slot = state.slot
@@ -732,7 +732,7 @@ class Committer:
 
     def _await_work(self) -> bool:
         """Wait until there is an entry to write; False when the thread should end."""
-        state = self._state
+        state, is_idle = self._state, False
         while True:
             self._is_awake = True
             with state.lock:
@@ -740,19 +740,18 @@ class Committer:
                     self._flusher.make_room()  # whoever booked rows may have been interrupted
                 delay = self._delay()
                 self._is_timed = delay is not None
-                if delay != 0.0:
-                    self._is_awake = False
-                    if state.stopping and not state.queue and state.slot is None:
-                        state.bell.ring()  # an interrupt may have left a second thread
-                        return False
-            if delay == 0.0:
-                return True
-            if self._state.bell.wait(IDLE_SECONDS if delay is None else delay) or delay is not None:
-                continue
-            with state.lock:
-                if self._delay() is None and not state.room:
-                    self._thread = None
+                if delay == 0.0:
+                    return True
+                self._is_awake = False
+                is_unneeded = delay is None and not state.room
+                is_over = state.stopping and not state.queue and state.slot is None
+                if is_over or (is_idle and is_unneeded):
+                    if not is_over:
+                        self._thread = None
+                    state.bell.ring()  # an interrupt may have left a second thread
                     return False
+            was_rung = state.bell.wait(IDLE_SECONDS if is_unneeded else delay)
+            is_idle = is_unneeded and not was_rung
 
     def _delay(self) -> float | None:
         """Seconds until the next entry should be written; None: there is nothing to write."""

@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from weir.env import Bell, Thread
+from weir.env import Thread
 from weir.errors import CommitConflict, FencedError, StoreDenied, StoreError, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
@@ -52,7 +52,8 @@ class _Flush:
 
 
 IDLE_SECONDS: Final = 5.0
-"""How long the thread waits for the next frozen MemTable before it ends."""
+"""How long the thread waits for the next MemTable to be frozen before it ends. For a frozen one it
+waits without a limit, until the log has its rows: `WriterState` rings then."""
 
 
 class Flusher:
@@ -82,7 +83,6 @@ class Flusher:
         set the manifest back and hide the other's rows (M-1), or mistake it for a fold (L-6)."""
         self._age = state.config.memtable_age_s
         self._thread: Thread | None = None
-        self._bell = Bell(self._env.threads)
         self._right = self._env.threads.lock()
         """The right to flush: held by the thread, or by a caller in its place. An interrupt while a
         thread is started may leave two of them (F-16)."""
@@ -100,11 +100,7 @@ class Flusher:
         if self._thread is None and not self._state.stopping:
             name = f"weir-flush-{self._appender.site.shard}"
             self._thread = self._state.start(self._run, name)
-        self._bell.ring()
-
-    def ring(self) -> None:
-        """Let the thread look whether there is something to flush."""
-        self._bell.ring()
+        self._state.flush_bell.ring()
 
     def make_room(self) -> None:
         """Puts wait for room: flush the active MemTable although it is not full, because nothing
@@ -206,7 +202,7 @@ class Flusher:
         """Return when the threads that work for a stopped writer have ended."""
         with self._state.lock:
             watcher = self._state.crowd.ages.remove(self)
-        self._bell.ring()
+        self._state.flush_bell.ring()
         for thread in (self._thread, watcher):
             if thread is not None:
                 thread.join()
@@ -253,7 +249,7 @@ class Flusher:
         self._flush(self._memtables.frozen[0])
 
     def _run(self) -> None:
-        state = self._state
+        state, is_idle = self._state, False
         while True:
             with self._right:
                 while self._is_due():
@@ -261,15 +257,14 @@ class Flusher:
             with state.lock:
                 if state.is_flush_due:
                     continue
-                if state.stopping or state.failure is not None:
-                    self._bell.ring()  # for a second one
+                is_unneeded = not self._memtables.frozen
+                is_over = state.stopping or state.failure is not None
+                if is_over or (is_idle and is_unneeded):
+                    if not is_over:
+                        self._thread = None
+                    state.flush_bell.ring()  # an interrupt may have left a second thread
                     return
-            if self._bell.wait(IDLE_SECONDS):
-                continue
-            with state.lock:
-                if not self._memtables.frozen:
-                    self._thread = None
-                    return
+            is_idle = not state.flush_bell.wait(IDLE_SECONDS if is_unneeded else None)
 
     def _flush_first(self, *, is_interruptible: bool = False) -> None:
         try:

@@ -117,6 +117,8 @@ class WriterState:
         self.slot: EntrySlot | None = None
         self.bell = Bell(env.threads)
         """Wakes the commit thread."""
+        self.flush_bell = Bell(env.threads)
+        """Wakes the flush thread."""
         self._under_way: _Booking | None = None
         self.memtables = memtables
         """None for a WAL-only writer."""
@@ -203,6 +205,7 @@ class WriterState:
             ack.done = True  # skipped when its turn comes
             return True
         if ack in self.room:
+            self.bell.ring()  # first: an interrupt leaves no thread waiting for nobody (H-4)
             self.room.remove(ack)
         return not ack.done
 
@@ -347,6 +350,8 @@ class WriterState:
             self._drop_done()
             if self.memtables is None or self.room:
                 self.admit_waiting()
+        if self.is_flush_due:
+            self.flush_bell.ring()
         slot.is_landed = True
         return slot.group
 
@@ -445,6 +450,7 @@ class WriterState:
             if ack.gate is not None:
                 release(ack.gate)
         self.wake_flush_waiters()
+        self.flush_bell.ring()
         accepted = len(self.queue)
         self._under_way = self.slot = None
         self.booked = self.queued_bytes = 0
@@ -462,6 +468,8 @@ class WriterState:
                 ack.done = True
             if ack.gate is not None:
                 release(ack.gate)
+        if waiting:
+            self.bell.ring()
         self.room.clear()
         return waiting
 
