@@ -293,16 +293,16 @@ def test_p6_batches_put_while_a_checkpoint_flushes_are_in_it_with_their_tokens_o
     table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Unsharded())
     writer = table.shards()[0].writer()
     assert writer.put_once(ROWS[:5], app="q", version=0)
-    real = writer.flush
+    real = writer.cut
 
-    def flush():
+    def cut():
         writer.put_once(ROWS[5:10], app="q", version=1)
-        cut = real()
+        manifest = real()
         for version in (2, 3, 4):
             writer.put_once(ROWS[10:15], app="q", version=version)
-        return cut
+        return manifest
 
-    monkeypatch.setattr(writer, "flush", flush)
+    monkeypatch.setattr(writer, "cut", cut)
     held = table.checkpoint(scope="all")
     copy = again(table).clone(str(tmp_path / "copy"), checkpoint=held)
     assert seen(copy) == list(range(10))

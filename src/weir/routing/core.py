@@ -12,7 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 from msgspec import structs
 
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, Lock
 from weir.errors import (
     CommitConflict,
     FencedError,
@@ -88,6 +88,7 @@ class Core:
     """Where this handle puts the log; None: where it is, or where the record puts new shards."""
     registered_writers: dict[UUID, ShardWriter] = field(default_factory=dict, repr=False)
     """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
+    _opening: dict[UUID, Lock] = field(default_factory=dict, init=False, repr=False)
     sealed_tokens: dict[tuple[UUID, str], int] = field(default_factory=dict, repr=False)
     """The highest batch number of an application in a shard of a former routing (P-6)."""
     before_writing: Callable[[Core], TableSchema] | None = field(default=None, repr=False)
@@ -253,14 +254,19 @@ class Core:
         each would hold memory as long as the handle (M-6)."""
         # guard: M-6 test_waiters
         for other, known in list(self.registered_writers.items()):
-            if not known.is_open and not known.has_rows_left:
+            if known.has_ended and not known.has_rows_left:
                 self.registered_writers.pop(other, None)
         self.registered_writers[shard] = writer
 
     def live_writer(self, shard: UUID) -> ShardWriter | None:
-        """The open writer of that shard in this handle, if there is one."""
+        """The writer of that shard in this handle, until it has ended."""
         writer = self.registered_writers.get(shard)
-        return writer if writer is not None and writer.is_open else None
+        return None if writer is None or writer.has_ended else writer
+
+    def opening(self, shard: UUID) -> Lock:
+        """Held from the claim of a shard by this handle until its writer is registered, or upkeep
+        has given it back: two claims by one process would fence each other (H-1, K-3)."""
+        return self._opening.setdefault(shard, self.env.threads.lock())  # one step: no two locks
 
     def refresh(self) -> TableRecord:
         """Read the record again, after resharding for example. One list, one get.

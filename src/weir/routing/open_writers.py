@@ -15,7 +15,6 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.env import Lock
 from weir.errors import FencedError, SealedShard, WeirError, WriterClosed
 from weir.format.schema import TableSchema
 from weir.format.sharding import PerWriter, Value, is_of_writer
@@ -64,7 +63,6 @@ class OpenWriters:
         self._schema = schema
         self._crowd = WaiterGroup(core.env.threads)
         self._lock = core.env.threads.lock()
-        self._opening: dict[UUID, Lock] = {}
         self._routings: dict[UUID, int] = {}
         """The routing that each open writer was opened under."""
         self._routing = core.record.routing_version
@@ -250,10 +248,7 @@ class OpenWriters:
             return part
 
     def _open(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:
-        with self._lock:
-            gate = self._opening.setdefault(shard, self.core.env.threads.lock())
-        # One opener per shard: two of this process would fence each other.
-        with gate:
+        with self.core.opening(shard):
             known = self.open.get(shard)
             if known is not None:
                 return known

@@ -98,7 +98,8 @@ class Shard:
         earlier result of `schema_for_writing`, for callers that keep the columns they know.
         """
         schema = schema or self._check_writable()  # a caller with a schema has checked
-        return registered_writer(self._core, self, config, schema)
+        with self._core.opening(self.id):
+            return registered_writer(self._core, self, config, schema)
 
     def load(self, config: WriterConfig) -> LargeBatch:
         """Claim the shard for one batch too large for a log entry (`weir.shard.large_batch`).
@@ -259,7 +260,7 @@ def registered_writer(
     *,
     only_left: bool = False,
 ) -> ShardWriter:
-    """`Shard.writer`, with a crowd; `only_left` as in `claim_shard`."""
+    """`Shard.writer`, with a crowd; `only_left` as in `claim_shard`. `Core.opening` is held."""
     opened = unregistered_writer(
         core, shard, config, schema=schema, crowd=crowd, only_left=only_left
     )

@@ -404,6 +404,18 @@ class ShardWriter:
         self._committer.book()
         return flusher.flush_all(self.flush_wal)
 
+    def cut(self) -> ShardManifest:
+        """`flush` for a checkpoint, also while another thread closes the writer.
+
+        On a WAL-only writer everything put so far is durable before it raises.
+        """
+        # K-3: a checkpoint that found no other way would claim the shard, and fence that close.
+        if self._closed or self._state.ending.home.is_forked:
+            raise self._state.ending.refused()
+        # guard: K-9 simulator:operators
+        self._committer.drain()
+        return self._require_memtables("flush").flush_all(self._committer.drain)
+
     def close(self) -> None:
         """Make every accepted row durable, flush (MemTable mode), close the gap.
 
@@ -533,6 +545,11 @@ class ShardWriter:
     def is_open(self) -> bool:
         """True until it is closed, fenced or stopped."""
         return not self._closing and not self._state.ending.is_over
+
+    @property
+    def has_ended(self) -> bool:
+        """True once it is closed, fenced or stopped; while `close` runs it still has the shard."""
+        return self._closed or self._state.ending.is_over
 
     @property
     def site(self) -> ShardSite:

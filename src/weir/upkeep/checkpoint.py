@@ -50,7 +50,7 @@ def create(
     """Pin the table as it is now and return the checkpoint.
 
     Scope "all" flushes everything accepted before the call, so that no log is needed to read it. It
-    flushes through the writers this handle has open; a shard with unflushed rows that another
+    flushes through the writers of this handle; a shard with unflushed rows that another
     process writes is claimed, which fences that writer. Scope "durable" pins every acknowledged row
     and the log up to it; nothing is flushed, no writer is disturbed. With `ttl` None it is kept
     until deleted. `name` is a label that several may share. The cut is per shard, at about five

@@ -2,7 +2,7 @@
 
 A claim fences the shard's writer, wherever it is; its acknowledged rows are safe, and it can be
 opened again. The writer that is opened here is not the handle's: checkpoints still flush through
-the user's own (K-3).
+the user's own (K-3), and none of the handle's is opened while this one flushes.
 """
 
 from __future__ import annotations
@@ -61,6 +61,20 @@ class Owner:
         `FencedError` when another writer claims the shard meanwhile, `SealedShard` when it is
         sealed.
         """
+        with self._core.opening(self._shard):
+            return self._flush()
+
+    def flush_unowned(self) -> ShardManifest | None:
+        """`flush`; None when a writer of this handle has the shard, and flushes itself (K-3)."""
+        with self._core.opening(self._shard):
+            own = self._core.live_writer(self._shard)
+            latest = self._core.log(self._shard).manifests.require()
+            # guard: K-3 test_checkpoint_beside_opening
+            if own is not None and own.epoch == latest.writer_epoch:  # else fenced unnoticed (K-9)
+                return None
+            return self._flush()
+
+    def _flush(self) -> ShardManifest:
         with self._writer() as writer:
             return writer.flush()
 

@@ -255,10 +255,7 @@ def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
     for _ in core.env.attempts():
         before, floors = manifests.latest_with_floors()
         known = {} if before is None else _tokens(core, before, floors)
-        writer = core.registered_writers.get(shard)
-        manifest = None if writer is None else _cut(core, writer)
-        if manifest is None:
-            manifest = close_gap(core, shard)
+        manifest = close_gap(core, shard)
         if before is None or manifest is None:
             return None
         if _tokens(core, manifest, floors) != known:  # guard: P-6
@@ -299,9 +296,7 @@ def _cut(core: Core, writer: ShardWriter) -> ShardManifest | None:
     if sealed is not None and sealed.status is Status.SEALED:
         return None
     try:
-        # guard: K-9 simulator:operators
-        writer.flush_wal()  # a WAL-only one too: what it took is durable, or told
-        cut = writer.flush()
+        cut = writer.cut()  # a WAL-only one too: what it took is durable, or told
     except (FencedError, WriterClosed) as over:
         if over.unacknowledged:
             raise
@@ -318,11 +313,15 @@ def _cut(core: Core, writer: ShardWriter) -> ShardManifest | None:
 def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
     """A manifest of the shard with R = tip, at the lowest cost (W-2, W-3).
 
-    A closed gap costs nothing. A gap of fences costs one manifest in the current epoch, which
-    fences nobody. A gap with rows costs a claim, a replay and a flush: `WalOnlyMode` when that
-    would end a writer of this handle.
+    A writer of this handle flushes itself (K-3). Otherwise a closed gap costs nothing. A gap of
+    fences costs one manifest in the current epoch, which fences nobody. A gap with rows costs a
+    claim, a replay and a flush: `WalOnlyMode` when that would end a writer of this handle.
     """
     for _ in core.env.attempts():
+        writer = core.registered_writers.get(shard)
+        cut = None if writer is None else _cut(core, writer)
+        if cut is not None:
+            return cut
         manifests = core.log(shard).manifests
         manifest, floors = manifests.latest_with_floors()
         if manifest is None:
@@ -344,9 +343,12 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             assert manifest.status is not Status.SEALED, "C-11: a sealed shard has no gap"
             _require_no_wal_only_writer(core, manifest)
             try:
-                return Owner(core, shard).flush()
+                flushed = Owner(core, shard).flush_unowned()
             except SealedShard:  # guard: K-10
                 continue  # resharded in between: its gap is closed now (C-11)
+            if flushed is None:
+                continue  # this handle has opened it since we looked
+            return flushed
         try:
             return manifests.advance_replay_point(tip, Epoch(manifest.writer_epoch))
         except FencedError:
