@@ -212,16 +212,18 @@ class Session:
             got = have.get(key)
             if row[5] and got is not None and (got[1], got[2]) == (row[1], row[2]):
                 raise Violation("R", f"own scan shows the deleted key {key} (M-1)")
-            if not row[5] and got != row and not self._is_newer(got):
+            if not row[5] and got != row and not self._is_newer(key, got):
                 raise Violation("R", f"own scan of key {key}: put {row}, got {got} (M-1)")
 
-    def _is_newer(self, got: Row | None) -> bool:
-        """True for a later put of our own, or of a newer owner, which has fenced this writer."""
-        if got is None or got[1] == self.number:
-            return got is not None
+    def _is_newer(self, key: int, got: Row | None) -> bool:
+        """True for a later put of our own, and for what a newer owner, which has fenced this writer
+        without its knowledge, made of the key: another row, or none."""
+        if got is not None and got[1] == self.number:
+            return True
         assert self.writer is not None, "opened first"
-        entry = self.run.judge.truth(SHARD).log.get(self.run.judge.seen.get((got[1], got[2]), 0))
-        return entry is not None and entry.epoch > self.writer.epoch
+        log, ours = self.run.judge.truth(SHARD).log, self.writer.epoch
+        newer = [row for entry in log.values() if entry.epoch > ours for row in entry.rows]
+        return any(row[0] == key and row[5] for row in newer) if got is None else got in newer
 
     def _failed(self, error: WeirError, put: Put | None) -> None:
         epoch = self.writer.epoch if self.writer is not None else 0
