@@ -15,7 +15,7 @@ from tests.support.moments import make
 from tests.support.one_shard import open_writer, rows_on_store, site_on
 from tests.support.threads import Caller
 from weir.config import WriterConfig
-from weir.env import SystemThreads
+from weir.env import Env, SystemThreads, Thread
 from weir.errors import InvalidInput, WriterClosed
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
@@ -217,3 +217,21 @@ def test_m7_a_timeout_may_be_longer_than_a_lock_can_wait(
     """The lock's own error was told of as rows that were not written, and they were."""
     with make(tmp_path / "t", 2).writer() as writer:
         CALLS[call](writer, timeout)
+
+
+class NoFlushThread(SystemThreads):
+    """The process reaches its limit of threads when a flush thread is to be started."""
+
+    def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
+        return None if name.startswith("weir-flush") else super().start(run, name=name)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_f16_a_put_without_room_flushes_by_itself_beside_a_commit_thread(wait: bool) -> None:
+    """It left the flush to a thread that was not there, and looked for room for ever."""
+    site = site_on(MemoryStore(), env=Env(threads=NoFlushThread()))
+    writer = open_writer(site, WriterConfig(max_unflushed_memtable_bytes=1, max_wal_buffer_size=1))
+    for key in range(4):
+        Caller(lambda key=key: writer.put([row(key)], wait=wait)).result()  # type: ignore[misc]
+    writer.close()
+    assert sorted(rows_on_store(writer.site)) == list(range(4))

@@ -376,8 +376,9 @@ class Committer:
         if flusher is not None:
             with state.lock:
                 flusher.make_room()
-        if is_called:
+        if is_called and not state.has_no_threads:
             return
+        # The flush thread may be the one that could not be started.
         while not ack.is_accepted and not ack.done:
             self._commit_once()
             if flusher is not None:
