@@ -1,6 +1,7 @@
 """K-3, H-1: upkeep and the writers of one handle, in several threads, do not fence each other."""
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 import weir
-from tests.support.moments import again, expect, make, put, rows
+from tests.support.moments import SCHEMA, again, expect, make, put, rows
 from tests.support.threads import Caller
 from weir.env import Env
 from weir.log.appender import WalAppender
@@ -151,3 +152,33 @@ def test_h1_checkpoints_beside_a_thread_that_opens_and_closes_writers(tmp_path, 
         is_over.set()
         writing.result()
     assert set(rows(table)) == set(range(3 * len(closed)))
+
+
+def test_p6_a_cut_beside_sessions_that_put_once_has_the_tokens_of_its_rows_and_no_other(tmp_path):
+    table = weir.create(str(tmp_path / "t"), SCHEMA)  # no key: a batch applied twice would show
+    is_over = threading.Event()
+
+    def batch(version: int) -> list[dict[str, object]]:
+        return [{"id": version, "v": "x"}]
+
+    def write() -> None:
+        for version in itertools.count():
+            if is_over.is_set():
+                return
+            with table.writer() as writer:
+                assert writer.put_once(batch(version), app="q", version=version)
+
+    writing = Caller(write)
+    try:
+        made = [table.checkpoint("all") for _ in range(10)]
+    finally:
+        is_over.set()
+        writing.result()
+    for number, checkpoint in enumerate(made):
+        clone = table.clone(str(tmp_path / f"c{number}"), checkpoint)
+        held = sorted(clone.scan().to_table().column("id").to_pylist())
+        assert held == list(range(len(held)))
+        with clone.writer() as writer:
+            if held:
+                assert not writer.put_once(batch(held[-1]), app="q", version=held[-1])
+            assert writer.put_once(batch(len(held)), app="q", version=len(held))
