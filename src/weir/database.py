@@ -216,9 +216,13 @@ class Database:
         """
         if missing_ok and not self.exists(name):
             return
-        if not self.exists(name):
+        try:
+            making.drop(self.table_uri(name), storage_options=self._options, env=self._env)
+        except NotAWeirTable:
+            if missing_ok:
+                return  # another process was faster
             self.open_table(name)  # its error lists the existing tables
-        making.drop(self.table_uri(name), storage_options=self._options, env=self._env)
+            raise
 
 
 def _is_namespace(name: str) -> bool:

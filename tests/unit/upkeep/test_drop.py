@@ -3,7 +3,9 @@
 import pickle
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pytest
@@ -466,6 +468,29 @@ def test_c16_a_drop_that_slept_deletes_nothing_of_the_next_table(tmp_path: Path,
     writers[0].put([{"id": 78}])
     writers[0].close()
     assert ids(weir.open(uri)) == [77, 78]
+
+
+@pytest.mark.parametrize("wal", [False, True], ids=["beside the data", "apart"])
+def test_c16_drops_at_one_moment_end_with_the_table_gone(tmp_path: Path, *, wal: bool) -> None:
+    """Each fenced the other's claims, and neither went on."""
+    start = Barrier(4)
+
+    def drop(uri: str) -> str:
+        start.wait()
+        try:
+            weir.drop(uri)
+        except weir.NotAWeirTable:
+            return "gone"
+        return "dropped"
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(8):
+            place = tmp_path / str(number)
+            wal_uri = str(tmp_path / "wal") if wal else None
+            table = filled(place, sharding=weir.Bucket("id", 4), wal_uri=wal_uri)
+            assert "dropped" in list(pool.map(drop, [table.uri] * 4))
+            assert not weir.exists(table.uri)
+            assert left(place) <= GRAVE
 
 
 def test_c15_a_table_whose_files_a_clone_shares_stays(tmp_path: Path) -> None:
