@@ -10,7 +10,7 @@ from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, log_place, make, put, rows
 from weir.env import Env
-from weir.errors import CommitConflict, InvalidInput
+from weir.errors import CommitConflict, WalStoreMismatch
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Snapshot, take_snapshot
 from weir.upkeep.gc.collect import collect, target_of
@@ -120,7 +120,7 @@ def test_s8_one_wal_store_serves_every_table(tmp_path):
 
 def test_s8_a_place_inside_the_table_is_refused(tmp_path):
     table = make(tmp_path / "t", 2)
-    with pytest.raises(InvalidInput, match="inside the table"):
+    with pytest.raises(WalStoreMismatch, match="inside the table"):
         table.move_wal(str(tmp_path / "t" / "wal"))
     assert again(table).wal_uri is None
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from weir.errors import CommitConflict, InvalidInput
+from weir.errors import CommitConflict
 from weir.format.manifest import ShardManifest, Status
 from weir.log.fence import mark_place
 from weir.log.floors import FloorValues
@@ -62,8 +62,8 @@ def move_wal(
 
     Fences every writer of every shard that is moved, in any process; reopened, they write to the
     new place. Readers and change feeds follow by themselves. After a failure, run it again. Raises
-    `WalStoreMismatch` when the place is that of a table (nothing is written), or a store that
-    the log is in now is missing and may hold rows, unless `accept_loss` gives them up;
+    `WalStoreMismatch` when the place is that of a table or inside one (nothing is written), or a
+    store that the log is in now is missing and may hold rows, unless `accept_loss` gives them up;
     `StoreUnsuitable` when the new store does not keep put-if-absent.
     """
     core.record_number()  # C-16
@@ -97,11 +97,6 @@ def _target(core: Core, uri: str | None) -> str | None:
     if uri is None:
         return None
     place = normalize(uri)
-    if place.startswith(f"{core.uri}/"):
-        raise InvalidInput(
-            f"{place} is inside the table {core.uri}; give the log a place of its own, or None to"
-            " keep it beside the data"
-        )
     return None if place == core.uri else place
 
 
