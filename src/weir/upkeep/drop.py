@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.format import paths
 from weir.records.checkpoints import Checkpoints
-from weir.records.lineage import read_lineage
+from weir.records.lineage import KEEP_WITHOUT_PARENT, read_lineage
 from weir.records.table import Drop, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.upkeep.burial import BATCH, clear_logs, delete, remains, seal
@@ -36,8 +36,8 @@ def drop(core: Core) -> None:
     owners = sorted({str(pin.owner) for pin in Checkpoints(core.store).owned()})
     if owners:  # guard: C-15 test_drop
         raise InvalidInput(
-            f"{core.uri} shares files with its clone {owners[0]}; drop the clone first, or make it"
-            " independent (compact, then gc). For a clone that is gone: table.release_clone(uri)"
+            f"{core.uri} shares files with its clone {owners[0]}; drop the clone first."
+            f" {KEEP_WITHOUT_PARENT}. For a clone that is gone: table.release_clone(uri)"
         )
     _record(core, "begun")
     shards, threads = core.all_shard_ids(), core.env.threads

@@ -505,6 +505,31 @@ def test_c15_a_table_whose_files_a_clone_shares_stays(tmp_path: Path) -> None:
     assert left(tmp_path / "t") == left(tmp_path / "copy") == GRAVE
 
 
+def test_c15_what_the_refusal_says_of_a_clone_is_true(tmp_path: Path) -> None:
+    """It said that a compaction and a collection make a clone independent."""
+    table = filled(tmp_path / "t")
+    table.compact()
+    copy = table.clone(str(tmp_path / "copy"))
+    expected = ids(copy)
+    copy.compact(rewrite=True)
+    copy.gc(min_age=0)
+    with pytest.raises(weir.InvalidInput, match="alone rewrite no file"):
+        weir.drop(table.uri)
+    with pytest.raises(weir.InvalidInput, match="every row of it was written anew"):
+        table.release_clone(copy.uri)
+    with pytest.raises(weir.InvalidInput, match="put them into a new one"):
+        copy.clone(str(tmp_path / "deep"), deep=True)
+    new = weir.create(str(tmp_path / "new"), copy.schema, primary_key="id")
+    with new.writer() as writer:
+        writer.put(copy.scan().to_table())
+    with copy.writer() as writer:
+        writer.update_where("true", {"v": "v"})
+    copy.compact()
+    copy.gc(min_age=0)
+    weir.drop(table.uri)
+    assert ids(weir.open(copy.uri)) == ids(weir.open(new.uri)) == expected
+
+
 def test_s5_a_table_whose_log_is_gone_can_be_dropped(tmp_path: Path) -> None:
     table = filled(tmp_path / "t", wal_uri=str(tmp_path / "wal"))
     shutil.rmtree(tmp_path / "wal")
