@@ -367,7 +367,6 @@ class TableWriter:
         """Return the receipt when its rows are durable; raises as `Receipt.wait` does."""
         if self._waits:
             await receipt.settle()
-            receipt.wait()
         else:
             # Nothing writes the log of such a writer at once, unless a thread waits for it.
             await self._run(receipt.wait)

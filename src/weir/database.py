@@ -15,6 +15,7 @@ from weir.format import paths
 from weir.format.expiry import Expire
 from weir.format.schema_forms import SchemaLike
 from weir.format.sharding import Sharding
+from weir.routing.opening import Occupied
 from weir.store.open import normalize, open_store
 from weir.table import Table
 
@@ -92,17 +93,6 @@ class Database:
         """True for a folder with versions: a table, or any other Lance dataset. One listing."""
         return paths.VERSIONS in self._folders_at(uri)
 
-    def _require_namespace(self, name: Name) -> None:
-        """`InvalidInput` when a table would be made within the folder of another one."""
-        parts = [] if isinstance(name, str) else list(name)[:-1]
-        for end in range(1, len(parts) + 1):
-            folder = self._folder(parts[:end])
-            if self._is_dataset(folder):
-                raise InvalidInput(
-                    f"{folder} is a table and not a namespace: no table can be made in it. Choose"
-                    " another namespace, or open that table with weir.open"
-                )
-
     def _folder(self, namespace: Name) -> str:
         parts = [namespace] if isinstance(namespace, str) else list(namespace)
         for part in parts:
@@ -135,10 +125,10 @@ class Database:
         """Make an empty table of that name and open it; see `weir.create`.
 
         `InvalidInput` when the table exists, unless `exist_ok`: then the existing table is opened,
-        whatever its schema; and when an enclosing namespace is a table itself.
+        whatever its schema, also when another process is making it at the moment; and when an
+        enclosing namespace is a table itself.
         """
         uri = self.table_uri(name)
-        self._require_namespace(name)
         if exist_ok and self.exists(name):
             return self.open_table(name)
         try:
@@ -153,14 +143,14 @@ class Database:
                 storage_options=self._options,
                 env=self._env,
             )
-        except CommitConflict:
+        except (CommitConflict, Occupied):
             if not exist_ok:
                 raise
-        for _ in range(_MAKING_LOOKS):  # another process is making it
-            if self.exists(name):
-                break
-            self._env.clock.sleep(_MAKING_WAIT)
-        return self.open_table(name)
+            for _ in range(_MAKING_LOOKS):  # another process is making it
+                if self.exists(name):
+                    return self.open_table(name)
+                self._env.clock.sleep(_MAKING_WAIT)
+            raise
 
     def open_table(self, name: Name) -> Table:
         """Open the table of that name; `NotAWeirTable` lists the existing ones. Five requests."""
@@ -216,9 +206,13 @@ class Database:
         """
         if missing_ok and not self.exists(name):
             return
-        if not self.exists(name):
+        try:
+            making.drop(self.table_uri(name), storage_options=self._options, env=self._env)
+        except NotAWeirTable:
+            if missing_ok:
+                return  # another process was faster
             self.open_table(name)  # its error lists the existing tables
-        making.drop(self.table_uri(name), storage_options=self._options, env=self._env)
+            raise
 
 
 def _is_namespace(name: str) -> bool:

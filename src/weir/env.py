@@ -7,6 +7,7 @@ A simulator owns all of them by passing its own `Env`; nothing else in the produ
 from __future__ import annotations
 
 import _thread
+import atexit
 import contextlib
 import os
 import queue
@@ -442,3 +443,13 @@ def default_variable(name: str, value: str) -> None:
 
 SYSTEM = Env()
 """The real machine; the default of every public entry point."""
+
+AT_EXIT: Final[list[Callable[[], None]]] = []
+"""What is called when the process ends. Exit handlers run in the reverse order, and this one is
+registered when weir is imported: those of a program, which may close its writers, run before it."""
+
+
+@atexit.register
+def _end() -> None:
+    for call in AT_EXIT:
+        call()

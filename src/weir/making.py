@@ -34,10 +34,10 @@ def create(
 
     `schema` is a pyarrow schema, a DataFrame or Arrow table that has the columns, a dict of names
     and types as text (`{"id": "int64", "embedding": "float32[768]"}`), or a pydantic model class.
-    Raises `InvalidInput` for arguments that do not fit, or when something is there already (nothing
-    is written); `StoreUnsuitable` when the store fails a probe of put-if-absent. `expire` says when
-    rows expire (`Table.set_expire` changes it). About 60 requests for the probe, one for each
-    shard, and a handful more.
+    Raises `InvalidInput` for arguments that do not fit, or when something is there already, or the
+    place is inside another table (nothing is written); `StoreUnsuitable` when the store fails a
+    probe of put-if-absent. `expire` says when rows expire (`Table.set_expire` changes it). About 60
+    requests for the probe, two for each folder above, one for each shard, and a handful more.
     """
     return Table(
         opening.create(
@@ -88,7 +88,7 @@ def enable(
     A key or sharding the dataset already declares (pylance's MemWAL) is kept, and shards that
     pylance made stay readable. With a new key the key columns are read once: they must be unique
     and without nulls. Raises `NotAWeirTable` when there is no dataset, `InvalidInput` for arguments
-    that do not fit it.
+    that do not fit it, and for a dataset inside a table.
     """
     return Table(
         opening.enable(

@@ -401,3 +401,57 @@ def test_c11_an_interrupt_while_rows_are_taken_to_their_heirs_loses_none(tables:
 
     at = r"^[^<]*(OpenWriters._to_heirs|Heirs.moved|Latch.open):\d+ entry"
     assert interrupt_each(scenario, at) >= 5
+
+
+def left_behind(tables: Tables) -> tuple[weir.Table, Any]:
+    """An append-only table and a writer of it whose one shard a reshard has sealed."""
+    table = tables.make(primary_key=None)
+    writer = weir.open(table.uri).writer()
+    writer.put([{"id": 0}])
+    weir.open(table.uri).reshard(weir.Bucket("id", 2), compact=False)
+    return table, writer
+
+
+def all_once(table: weir.Table, writer: Any, rows: list[int], told: list[int]) -> None:
+    """Each of the rows is in the table, or in one report."""
+    for _ in range(2):
+        told += reported(in_a_thread(writer.close)())
+    found = weir.open(table.uri).scan().to_table()["id"].to_pylist()
+    assert sorted([*found, *told]) == [0, *rows]
+
+
+def test_f16_a_put_interrupted_as_it_follows_a_reshard_is_in_or_reported(tables: Tables) -> None:
+    """Before the call that follows had the rows, only the error of the shard knew them."""
+
+    def scenario(points: Points) -> None:
+        table, writer = left_behind(tables)
+        told: list[int] = []
+        try:
+            with points:
+                writer.put([{"id": 1}, {"id": 2}])
+        except KeyboardInterrupt:
+            pass
+        except weir.WeirError as error:
+            told += reported(error)
+        all_once(table, writer, [1, 2], told)
+
+    at = r"^weir.routing.(writer:(TableWriter\._f|_put)|fan_out:)[^<]*(entry|after)"
+    assert interrupt_each(scenario, at) >= 10
+
+
+def test_f16_a_receipt_interrupted_as_its_rows_are_sent_on_loses_none(tables: Tables) -> None:
+    def scenario(points: Points) -> None:
+        table, writer = left_behind(tables)
+        receipt = writer.put([{"id": 1}, {"id": 2}], wait=False)
+        told: list[int] = []
+        try:
+            with points:
+                receipt.wait()
+        except KeyboardInterrupt:
+            pass
+        except weir.WeirError as error:
+            told += reported(error)
+        all_once(table, writer, [1, 2], told)
+
+    at = r"^weir.(routing.(receipt|fan_out)|shard.ending):|^[^<]*(send_on|OpenWriters._move)"
+    assert interrupt_each(scenario, at) >= 10

@@ -4,13 +4,16 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from uuid import UUID
 
 import lance
 import pyarrow as pa
 import pytest
 
 import weir
+from tests.support.local_shard import QuickClock
 from tests.support.stores import StoreKind
+from weir.env import Env
 from weir.lake.base import adopt
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
@@ -98,3 +101,25 @@ def test_those_that_make_one_table_of_a_dataset_both_get_it(
     with second.writer() as writer:
         writer.put([{"id": 1}])
     assert enabled[0].count() == 1
+
+
+def test_creators_at_one_moment_all_get_the_table_with_exist_ok(tmp_path: Path) -> None:
+    """One that found the base without the record took it for another program's dataset."""
+    start = Barrier(5)
+
+    def create(folder: Path) -> UUID:
+        start.wait()
+        database = weir.connect(folder)
+        table = database.create_table("t", SCHEMA, primary_key="id", exist_ok=True)
+        return table.core.record.table_id
+
+    with ThreadPoolExecutor(5) as pool:
+        for number in range(12):
+            assert len(set(pool.map(create, [tmp_path / str(number)] * 5))) == 1
+
+
+def test_a_dataset_that_stays_one_is_refused_with_exist_ok(tmp_path: Path) -> None:
+    lance.write_dataset(SCHEMA.empty_table(), tmp_path / "t.lance")
+    database = weir.connect(tmp_path, env=Env(clock=QuickClock()))
+    with pytest.raises(weir.InvalidInput, match="is a Lance dataset already"):
+        database.create_table("t", SCHEMA, exist_ok=True)

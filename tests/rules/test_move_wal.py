@@ -1,6 +1,9 @@
 """S-8: a log move is recorded for the whole table, followed by new shards, and resumable."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
 
 import pyarrow as pa
 import pytest
@@ -10,9 +13,12 @@ from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, log_place, make, put, rows
 from weir.env import Env
-from weir.errors import CommitConflict, InvalidInput
+from weir.errors import CommitConflict, WalStoreMismatch
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Snapshot, take_snapshot
+from weir.routing.natives import wanted_mem_wal_index
+from weir.upkeep import exclusive
+from weir.upkeep import move_wal as moving
 from weir.upkeep.gc.collect import collect, target_of
 from weir.upkeep.move_wal import move_wal
 
@@ -120,7 +126,7 @@ def test_s8_one_wal_store_serves_every_table(tmp_path):
 
 def test_s8_a_place_inside_the_table_is_refused(tmp_path):
     table = make(tmp_path / "t", 2)
-    with pytest.raises(InvalidInput, match="inside the table"):
+    with pytest.raises(WalStoreMismatch, match="inside the table"):
         table.move_wal(str(tmp_path / "t" / "wal"))
     assert again(table).wal_uri is None
 
@@ -241,3 +247,65 @@ def test_s3_a_mover_that_slept_past_another_and_a_collection_finds_its_place(tmp
     with again(table).writer() as writer:
         put(writer, A, "a")
     assert rows(again(table)) == expect((A, "a"))
+
+
+def test_s3_a_move_beside_a_reshard_passes_the_shards_that_it_seals(tmp_path, monkeypatch):
+    """It raised what a writer of a sealed shard is told."""
+    table, move = make(tmp_path / "t", 1), moving.move_log
+    with table.writer() as writer:
+        put(writer, A, "a")
+
+    def overtaken(*args, **options):
+        monkeypatch.setattr(moving, "move_log", move)
+        again(table).reshard(weir.Bucket("id", 2), compact=False)
+        return move(*args, **options)
+
+    monkeypatch.setattr(moving, "move_log", overtaken)
+    place = str(tmp_path / "w")
+    report = again(table).move_wal(place)
+    assert len({*report.moved, *report.already_there, *report.sealed}) == 3
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    assert again(table).wal_uri == place
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
+
+
+def test_x1_a_move_whose_claim_a_compaction_takes_over_goes_on(tmp_path, monkeypatch):
+    """It raised what a compactor is told that was overtaken."""
+    table, update = make(tmp_path / "t", 1), exclusive.update_mem_wal_index
+    with table.writer() as writer:
+        put(writer, A, "a")
+
+    def overtaken(*args, **options):
+        monkeypatch.setattr(exclusive, "update_mem_wal_index", update)
+        again(table).compact(lease=0)
+        return update(*args, **options)
+
+    monkeypatch.setattr(exclusive, "update_mem_wal_index", overtaken)
+    place = str(tmp_path / "w")
+    assert len(again(table).move_wal(place).moved) == 1
+    assert again(table).wal_uri == place
+    assert wanted_mem_wal_index(again(table).core) is None
+
+
+def test_s3_moves_and_reshards_at_one_moment_all_end(tmp_path):
+    start = Barrier(2)
+
+    def run(call):
+        start.wait()
+        return call()
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(5):
+            table = make(tmp_path / str(number), 3)
+            with table.writer() as writer:
+                put(writer, A, "a")
+            place, one, other = str(tmp_path / "w"), again(table), again(table)
+            calls = [
+                partial(one.move_wal, place),
+                partial(other.reshard, weir.Bucket("id", 2), compact=False),
+            ]
+            list(pool.map(run, calls))
+            assert again(table).wal_uri == place
+            assert again(table).sharding == weir.Bucket("id", 2)
+            assert rows(again(table)) == expect((A, "a"))

@@ -3,13 +3,20 @@
 They once went through the verb of whatever call came next, and were lost, refused or put twice.
 """
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.moments import SCHEMA, again, make, put, rows
+from weir import aio
 from weir.errors import FencedError, PartialWrite, StoreError, WeirError
 from weir.testing.faulty import FaultyStores
+from weir.upkeep.reshard import reshard
 
 LAZY = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
 
@@ -117,12 +124,78 @@ def test_f16_a_receipt_tells_what_became_of_the_rows_at_the_heirs(tmp_path, call
     assert len(receipt.positions) == 2
 
 
-def test_f16_whoever_waits_for_a_receipt_first_gets_the_rows_and_nobody_sends_them_on(tmp_path):
-    table, writer = opened(tmp_path)
-    (receipt,) = resharded(table, writer, lambda w: w.put([row(1, "new")], wait=False))
-    with pytest.raises(FencedError) as told:
+MANY = [row(k, f"new {k}") for k in range(20)]
+WAITS = {
+    "receipt": lambda w: w.put(MANY, wait=False).wait(),
+    "receipt in time": lambda w: w.put(MANY, wait=False).wait(60),
+    "put": lambda w: w.put(MANY, wait=True),
+    "put in time": lambda w: w.put(MANY, wait=True, timeout=60),
+    "task": lambda w: asyncio.run(as_task(w).put(MANY, wait=True)),
+    "task in time": lambda w: asyncio.run(as_task(w).put(MANY, wait=True, timeout=60)),
+    "settled": lambda w: asyncio.run(settled(as_task(w))),
+}
+
+
+def as_task(writer):
+    tasks = aio.TableWriter(lambda: writer, waits=writer._config.durable_write)
+    tasks._sync = writer
+    return tasks
+
+
+async def settled(tasks):
+    return await tasks.settled(await tasks.put(MANY, wait=False))
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
+@pytest.mark.parametrize("config", [None, LAZY], ids=["durable", "lazy"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_c11_whoever_waits_for_rows_waits_for_them_at_the_heirs(tmp_path, wait, config, shards):
+    """A receipt handed the rows back, and so did a put of a task that had a timeout."""
+    table = make(tmp_path / "t", shards)
+    writer = again(table).writer(config)
+    put(writer, range(20), "old")
+    resharded(table, writer, num=2)
+    wait(writer)
+    writer.close()
+    assert rows(again(table)) == {k: f"new {k}" for k in range(20)}
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_c11_threads_that_wait_for_one_receipt_send_its_rows_on_once(tmp_path, shards):
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Bucket("id", shards))
+    writer = again(table).writer()
+    put(writer, range(20), "old")
+    resharded(table, writer, num=2)
+    receipt, start = writer.put(MANY, wait=False), Barrier(4)
+
+    def wait(_):
+        start.wait()
+        return receipt.wait()
+
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(wait, range(4)))
+    assert all(positions == receipt.positions for positions in told)
+    writer.close()
+    texts = again(table).scan().to_table().column("v").to_pylist()
+    assert sorted(texts) == sorted([*(f"new {k}" for k in range(20)), *(20 * ["old"])])
+
+
+def test_f16_rows_that_a_wait_handed_back_are_sent_nowhere_by_a_later_one(tmp_path):
+    table, writer = opened(tmp_path, config=None)
+
+    def die(step):
+        if step == "checkpointed":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reshard(watched(again(table).core, "reshard", die), weir.Bucket("id", 2))
+    receipt = writer.put([row(1, "new")], wait=False)
+    with pytest.raises(WeirError, match="shard") as first:
+        receipt.wait(0.2)
+    assert first.value.not_written
+    again(table).reshard(weir.Bucket("id", 2))
+    with pytest.raises(WeirError, match="shard"):
         receipt.wait()
-    assert told.value.not_written[0].column("id").to_pylist() == [1]
     writer.close()
     assert rows(again(table)) == {1: "old", 2: "old"}
 

@@ -11,13 +11,14 @@ from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import SCHEMA, SteppedClock, again, expect, make, put, rows
 from weir.env import Env
-from weir.errors import FencedError, InvalidInput, SealedShard
+from weir.errors import CommitConflict, FencedError, InvalidInput, SealedShard
 from weir.format.manifest import Status
 from weir.records.lineage import read_lineage
 from weir.records.resharding import read_resharding
 from weir.testing.faulty import FaultyStores
 from weir.upkeep import reshard as resharding
 from weir.upkeep import restore as restoring
+from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.compact.run import compact
 
 A, B, C = range(40), range(20, 60), range(50, 90)
@@ -284,6 +285,51 @@ def test_c11_a_put_waits_for_a_dead_reshard_no_longer_than_asked_and_says_what_t
         again(table).reshard(weir.Bucket("id", 4))
         writer.put([{"id": i, "v": "b"} for i in A])
     assert rows(again(table)) == expect((A, "b"))
+
+
+def test_c11_a_refused_reshard_leaves_nothing_that_a_fenced_writer_waits_for(tmp_path):
+    """It had announced itself before it was refused, and nobody was going to finish it."""
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    table.reshard(weir.Bucket("id", 3), compact=False)
+    jobs = Jobs(table.core.store)
+    jobs.claim("another process", jobs.latest())
+    writer = again(table).writer()
+    put(writer, A, "b")
+    with pytest.raises(CommitConflict, match="another compaction"):
+        again(table).reshard(weir.Bucket("id", 4))
+    with again(table).writer() as newer:
+        put(newer, A, "c")
+    with pytest.raises(weir.PartialWrite) as fenced:
+        writer.put([{"id": i, "v": "d"} for i in A], timeout=2)
+    assert not any(hasattr(error, "__notes__") for error in fenced.value.failures.values())
+    writer.close()
+    again(table).compact(lease=0)
+    again(table).reshard(weir.Bucket("id", 4))
+    assert rows(again(table)) == expect((A, "c"))
+
+
+def test_c11_a_reshard_that_a_restore_overtook_is_taken_back(tmp_path, monkeypatch):
+    """The restore brought rows of sealed shards back that the reshard had seen folded."""
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    table.reshard(weir.Bucket("id", 3), compact=False)
+    held, real = table.checkpoint(), resharding.append_resharding
+
+    def overtaken(*args):
+        monkeypatch.setattr(resharding, "append_resharding", real)
+        again(table).restore(held)
+        return real(*args)
+
+    monkeypatch.setattr(resharding, "append_resharding", overtaken)
+    with pytest.raises(CommitConflict, match="rows of an earlier reshard"):
+        again(table).reshard(weir.Bucket("id", 4))
+    assert not read_resharding(table.core.store).is_open
+    assert again(table).sharding == weir.Bucket("id", 3)
+    again(table).reshard(weir.Bucket("id", 4))
+    assert rows(again(table)) == expect((A, "a"))
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from tests.support.threads import Caller, until
 from weir import aio
 from weir.env import Env, SystemThreads
 from weir.errors import Interrupted, PartialWrite, StoreError, WeirError
-from weir.routing import receipt
+from weir.routing.receipt import Receipt
 from weir.routing.unheard import Unheard
 from weir.shard.commit import Committer
 from weir.testing.faulty import FaultyStores
@@ -192,9 +192,9 @@ def test_f16_what_a_receipt_found_before_it_was_interrupted_is_handed_back(
     writer.put(rows(ALL))
     for shard in weir.open(table.uri).shards():  # the writer is fenced everywhere
         shard.writer().close()
-    wait = receipt._wait
+    wait = Receipt._wait
     waits = iter([wait, _interrupted])
-    monkeypatch.setattr(receipt, "_wait", lambda *args: next(waits)(*args))
+    monkeypatch.setattr(Receipt, "_wait", lambda *args: next(waits)(*args))
     put = writer.put(rows(ALL), wait=False)
     with pytest.raises(KeyboardInterrupt):
         put.wait()

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import PurePath
 from typing import Final
 from uuid import UUID
 
@@ -28,16 +27,17 @@ from msgspec.structs import replace
 
 from weir.config import FENCE_TTL
 from weir.env import Env
-from weir.errors import CommitConflict, StoreDenied, StoreError, WalStoreMismatch
+from weir.errors import CommitConflict, StoreError, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.log.floors import FloorValues
 from weir.log.site import LogSegment, ShardSite
 from weir.records import codec
+from weir.records.enclosing import enclosing_table
 from weir.records.places import BESIDE_THE_DATA, LogPlace, all_places, load_place
 from weir.records.table import TableRecord, TableRecords
 from weir.store.api import ObjectExists, ObjectMissing, RootMissing, Store
-from weir.store.consent import ALLOW, Consent, real_place, same_place
+from weir.store.consent import ALLOW, Consent, same_place
 from weir.store.probe import prove
 
 _DISKS_OWN: Final = "lost+found"
@@ -70,29 +70,17 @@ def make_folder(wal: Store, folder: str, table: str) -> None:
 
 def require_no_table(wal: Store, open_at: Callable[[str], Store]) -> None:
     """`WalStoreMismatch` when a table is there, or in a folder above: its place is its own (S-8),
-    and its drop would delete the log. One list for each folder of the path."""
+    and its drop would delete the log. A list, and two for each folder of the path."""
     if wal.list_folder(paths.table_chain())[1]:
         raise WalStoreMismatch(
             f"{wal.uri} is the place of a table; give the log a place beside it or elsewhere"
         )
-    for uri in _above(real_place(wal.uri)):
-        with contextlib.suppress(StoreDenied):  # the credentials may be for the log's folder only
-            if TableRecords(open_at(uri)).find() is not None:  # guard: S-8 test_missing_log
-                raise WalStoreMismatch(
-                    f"{wal.uri} is inside the table {uri}, whose drop would delete the log; give"
-                    " the log a place beside that table or elsewhere"
-                )
-
-
-def _above(uri: str) -> list[str]:
-    """The folders that hold that place, the nearest first; the last is the bucket, or `/`."""
-    scheme, separator, place = uri.partition("://")
-    if not separator:
-        return [str(folder) for folder in PurePath(uri).parents]
-    if scheme == "memory":
-        return []  # which holds logs only
-    parts = place.split("/")
-    return [f"{scheme}://{'/'.join(parts[:n])}" for n in range(len(parts) - 1, 0, -1)]
+    table = enclosing_table(wal.uri, open_at)
+    if table is not None:  # guard: S-8 test_missing_log
+        raise WalStoreMismatch(
+            f"{wal.uri} is inside the table {table}, whose drop would delete the log; give the log"
+            " a place beside that table or elsewhere"
+        )
 
 
 def admits(wal: Store, table: str) -> bool:

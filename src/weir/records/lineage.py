@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 from uuid import UUID
 
 from msgspec import Struct
@@ -26,6 +26,13 @@ from weir.store.api import ObjectExists, Store
 from weir.store.open import require_recorded
 
 logger = logging.getLogger("weir.log")
+
+KEEP_WITHOUT_PARENT: Final = (
+    "To keep its rows without the other table, put them into a new one. A clone shares files until"
+    " every row of it was written anew, its compact() folded them, and its gc() ran when the older"
+    " versions were past `min_age`; compact() and gc() alone rewrite no file that is still good"
+)
+"""What makes the rows of a clone independent, for messages (C-14)."""
 
 State = Literal["copying", "ready", "restoring"]
 

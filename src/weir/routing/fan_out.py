@@ -38,7 +38,7 @@ from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY
 from weir.routing.open_writers import OpenWriters
 from weir.routing.reroute import REROUTES, Parts
-from weir.routing.unheard import Errors, Unheard, joined
+from weir.routing.unheard import Errors, joined
 from weir.shard.ack import Taken
 from weir.shard.ending import internal
 from weir.shard.writer import ShardWriter
@@ -109,12 +109,6 @@ class Outcomes(Generic[T]):
         """The shard did not take its part, which are those rows; None: the error has them."""
         ours = error if isinstance(error, WeirError) else internal(error)
         self.failures[shard] = ours if rows is None else _ours(ours, rows)
-
-    def keep_failures(self, unheard: Unheard) -> None:
-        """The caller is interrupted, and no error will reach it: a flush or close reports the rows
-        of the shards that have failed (F-16)."""
-        for shard, error in self.failures.items():
-            unheard.keep(error, shard)
 
     def report(self) -> dict[UUID, T]:
         """The results; raises one error for what failed."""
@@ -199,7 +193,7 @@ class FanOut(Outcomes[T]):
         try:
             await asyncio.gather(*map(attempt, self._plan(parts)))
         except BaseException as cancelled:  # all parts have ended by now
-            self._leave(cancelled)
+            self.leave(cancelled)
             raise
         if self.failures:
             follow = partial(self.follow, plan, record)
@@ -237,7 +231,7 @@ class FanOut(Outcomes[T]):
         except Exception:
             raise
         except BaseException as interrupt:
-            self._leave(interrupt)
+            self.leave(interrupt)
             raise
 
     def _follow(self, plan: Plan, record: TableRecord) -> dict[UUID, T]:
@@ -337,12 +331,14 @@ class FanOut(Outcomes[T]):
         if part.settled is not None:
             part.settled.open()
 
-    def _leave(self, interrupt: BaseException) -> None:
+    def leave(self, interrupt: BaseException) -> None:
         """The caller is interrupted, and no error will reach it. A flush or close reports the rows
         that no writer has, and those of shards that have failed (F-16). Parts that other threads
-        are making go on."""
+        are making go on. Again is harmless."""
         me, unheard = get_ident(), self._writers.unheard
         with self._lock:
+            if self._is_left:
+                return
             self._is_left = True
             failures = dict(self.failures)
             ended = [part for part in self._parts if not part.is_over]

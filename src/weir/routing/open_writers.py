@@ -145,16 +145,17 @@ class OpenWriters:
     def retire(self, shard: UUID, *, is_moved: bool = False) -> None:
         """Forget a writer that has ended; it is kept while a caller may lack its rows. A shard that
         `is_moved` was fenced by a reshard, which is no takeover."""
-        with self._lock:
-            writer = self.open.pop(shard, None)
-            if writer is not None and writer.fenced and not is_moved:
-                self._fenced[shard] = None
+        writer = self.open.get(shard)
         if writer is None:
             return
-        if writer.has_rows_left:
+        if writer.has_rows_left:  # F-16: before it is forgotten, as an interrupt may come between
             self.given_up[shard] = writer
         elif self.core.registered_writers.get(shard) is writer:  # guard: M-6 test_waiters
-            del self.core.registered_writers[shard]
+            self.core.registered_writers.pop(shard, None)
+        with self._lock:
+            if writer.fenced and not is_moved:
+                self._fenced[shard] = None
+            self.open.pop(shard, None)
 
     def follow(self, record: TableRecord) -> None:
         """Give up the shards that the routing of `record` has left, and take to their heirs what no
@@ -191,6 +192,17 @@ class OpenWriters:
         if self.given_up and self.own is None:
             with self._moving:
                 self._move(self.core.record)
+
+    def send_on(self, shard: UUID, ack: Ack, error: WeirError, timeout: float | None) -> None:
+        """Take the rows of one put, whose caller waits for it and was told that error, to the heirs
+        of its shard, if it has some; `ack.heirs` says where they are then."""
+        failures = {shard: error}
+        if self.own is not None or ack.committer is None or not self.routed_away(failures):
+            return
+        after = self._routings[shard]
+        if self.await_heirs(after, failures, timeout) and ack.committer.ending.give(ack):
+            self.follow(self.core.record)
+            self.move_again()
 
     def _move(self, record: TableRecord) -> None:
         for shard, writer in list(self.given_up.items()):

@@ -41,6 +41,7 @@ from weir.lake.supported import require_supported
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.wal_store import make_folder, require_no_table
+from weir.records.enclosing import enclosing_table, is_within
 from weir.records.lineage import require_ready
 from weir.records.table import Route, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
@@ -52,6 +53,10 @@ from weir.store.open import lance_options, normalize, open_store
 from weir.store.probe import prove
 
 Options = Mapping[str, str] | None
+
+
+class Occupied(InvalidInput):
+    """Something is there that may be a table, or may be becoming one in another process."""
 
 
 def create(
@@ -75,13 +80,9 @@ def create(
     if expire is not None:
         expire.check(schema)
     place = _Place(uri, wal_uri, storage_options, env)
-    if TableRecords(place.store).find() is not None:
-        raise InvalidInput(f"{place.uri} is a weir table already: open it, or choose another place")
-    require_own_folders(place.uri)
+    place.require_new()
     if adopt.find_dataset(place.uri, place.lance) is not None:
-        raise InvalidInput(
-            f"{place.uri} is a Lance dataset already; `enable` makes a weir table of it"
-        )
+        raise Occupied(f"{place.uri} is a Lance dataset already; `enable` makes a weir table of it")
     _require_no_logs(place)
     probed = place.prove()
     dataset = adopt.create_base(place.uri, schema, key, place.lance, expire=expire)
@@ -121,9 +122,7 @@ def enable(
 ) -> Core:
     """See `weir.enable`."""
     place = _Place(uri, wal_uri, storage_options, env)
-    if TableRecords(place.store).find() is not None:
-        raise InvalidInput(f"{place.uri} is a weir table already: open it, or choose another place")
-    require_own_folders(place.uri)
+    place.require_new()
     dataset = adopt.find_dataset(place.uri, place.lance)
     if dataset is None:
         raise NotAWeirTable(f"{place.uri} holds no Lance dataset; `create` makes a new table")
@@ -174,14 +173,24 @@ def enable(
     return _finish(place, schema, key, chosen, defaults, probed, spec=spec, maintain_all=every)
 
 
+def require_own_place(uri: str, options: Options, env: Env) -> None:
+    """`InvalidInput` for the place of a new table inside another one, which would collect it."""
+    table = enclosing_table(uri, lambda above: open_store(above, options, env=env))
+    if table is not None:  # guard: S-8 test_making_inside
+        raise InvalidInput(
+            f"{uri} is inside the table {table}, which deletes what it does not know in its"
+            " folders; choose a place outside it. Nothing was written"
+        )
+
+
 def _require_no_logs(place: _Place) -> None:
-    """`InvalidInput` for logs that no table explains: their rows would appear in the new table.
+    """`Occupied` for logs that no table explains: their rows would appear in the new table.
 
     A drop leaves shards whose numbers the new table continues (C-16), and says so in the record.
     """
     folders, _ = place.store.list_folder(paths.SHARDS)
     if folders and not TableRecords(place.store).holds_graves():
-        raise InvalidInput(
+        raise Occupied(
             f"{place.uri}/{paths.SHARDS} holds logs of a table that was removed without weir.drop,"
             " or that another process is making right now. Delete that folder, or choose another"
             " place"
@@ -203,16 +212,23 @@ class _Place:
                 f"{self.uri}: Lance cannot open a table in memory://, which works as wal_uri only;"
                 " use a temporary folder"
             )
-        if self.wal_uri == self.uri:
+        if self.wal_uri is not None and is_within(self.wal_uri, self.uri):
             raise InvalidInput(
-                f"wal_uri is the table's own URI {self.uri}; leave it out to keep the log beside"
-                " the data"
+                f"wal_uri {self.wal_uri} is the table's own URI, or inside it; leave it out to keep"
+                " the log beside the data"
             )
         self.options = dict(options or {})
         self.env = env
         self.store = store or open_store(uri, options, env=env)
         self.wal = self.store if wal_uri is None else open_store(wal_uri, options, env=env)
         self.lance = lance_options(uri, options)
+
+    def require_new(self) -> None:
+        """`InvalidInput` unless a table can be made here, as far as weir's own records tell."""
+        if TableRecords(self.store).find() is not None:
+            raise Occupied(f"{self.uri} is a weir table already: open it, or choose another place")
+        require_own_place(self.uri, self.options, self.env)
+        require_own_folders(self.uri)
 
     def prove(self) -> dict[str, object]:
         """Check that a new table may have its log in the WAL store (S-8), and that put-if-absent

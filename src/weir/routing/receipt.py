@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
 from weir.durations import deadline_after
 from weir.errors import WeirError
-from weir.routing.core import Core
 from weir.routing.fan_out import Outcomes
-from weir.routing.unheard import Unheard
+from weir.routing.open_writers import OpenWriters
 from weir.shard.ack import Ack, finish_all
 from weir.types import Position
 
@@ -24,11 +23,10 @@ class Receipt:
     at the shards that took it.
     """
 
-    __slots__ = ("_acks", "_core", "_unheard")
+    __slots__ = ("_acks", "_writers")
 
-    def __init__(self, core: Core, unheard: Unheard, acks: Sequence[tuple[UUID, Ack]]) -> None:
-        self._core = core
-        self._unheard = unheard
+    def __init__(self, writers: OpenWriters, acks: Sequence[tuple[UUID, Ack]]) -> None:
+        self._writers = writers
         self._acks = acks
 
     @property
@@ -48,35 +46,58 @@ class Receipt:
         return {shard: position for shard, position in held if position is not None}
 
     def wait(self, timeout: float | None = None) -> dict[UUID, Position]:
-        """Return the positions when every part is durable.
+        """Return the positions when every part is durable; after a reshard, at the new shards.
 
         Raises the shard's own error when the rows went to one shard, else `PartialWrite`; or
         `TimeoutError` when `timeout` seconds passed: the put then continues, and can be waited for
         again.
         """
-        clock = self._core.env.clock
+        clock = self._writers.core.env.clock
         until = deadline_after(timeout, clock)
-        outcomes: Outcomes[Position | None] = Outcomes(self._core.uri)
-        waiting = list(self._acks)
+
+        def left() -> float | None:
+            return None if until is None else max(0.0, until - clock.boottime())
+
+        outcomes: Outcomes[Position | None] = Outcomes(self._writers.core.uri)
+        acks = list(self._acks)
         try:
-            while waiting:
-                shard, ack = waiting.pop(0)
-                left = None if until is None else max(0.0, until - clock.boottime())
+            for shard, ack in acks:
                 with outcomes.of(shard):
-                    heirs = _wait(ack, left)
-                    waiting += heirs
+                    heirs = self._wait(shard, ack, left)
+                    acks += heirs
                     if not heirs:
                         outcomes.results[shard] = ack.position
             outcomes.report()
         except Exception:
             raise
         except BaseException:
-            outcomes.keep_failures(self._unheard)
+            for _, ack in acks:
+                ack.attended = False  # F-16: closing the writer sends the rows on, or reports them
             raise
         return self.positions
 
+    def _wait(
+        self, shard: UUID, ack: Ack, left: Callable[[], float | None]
+    ) -> Sequence[tuple[UUID, Ack]]:
+        """Wait for the ack; returns the acks at the heirs if its rows were sent there (C-11)."""
+        try:
+            ack.wait(left())
+            return ()
+        except WeirError as error:
+            failed = error
+        moved = _heirs(ack, left)
+        if moved is None:
+            self._writers.send_on(shard, ack, failed, left())
+            moved = _heirs(ack, left)
+        while moved is None:
+            if ack.committer is None or ack.committer.ending.hand_back(ack):
+                ack.attended = True
+                raise ack.error or failed
+            moved = _heirs(ack, left)  # another thread waits too, and sends them on
+        return moved
+
     async def settle(self) -> None:
-        """Return when it is done, without blocking the event loop; `wait` tells the outcome."""
+        """`wait` for a task of a writer that writes its log at once; blocks no event loop."""
         loop = asyncio.get_running_loop()
         for _, ack in self._acks:
             ack.attended = True
@@ -85,18 +106,17 @@ class Receipt:
                 done: asyncio.Future[None] = loop.create_future()
                 ack.add_done_callback(partial(_wake, done))
                 await done
-                if ack.heirs is not None:
-                    moved = await loop.run_in_executor(None, ack.heirs.parts)
-                    await Receipt(self._core, self._unheard, moved or ()).settle()
         except BaseException:
             for _, ack in self._acks:
                 ack.attended = False  # cancelled: closing the writer reports the rows
             raise
+        if any(ack.error is not None for _, ack in self._acks):
+            await self._writers.unheard.in_thread(self.wait, must_run=True)
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError(
-            f"{self._core.uri}: a receipt cannot be pickled, because it waits for its writer; pass"
-            " its positions"
+            f"{self._writers.core.uri}: a receipt cannot be pickled, because it waits for its"
+            " writer; pass its positions"
         )
 
     def __repr__(self) -> str:
@@ -104,17 +124,9 @@ class Receipt:
         return f"Receipt({state}, rows={self.rows}, shards={len(self._acks)})"
 
 
-def _wait(ack: Ack, timeout: float | None) -> Sequence[tuple[UUID, Ack]]:
-    """Wait for the ack; returns the acks at the heirs if its rows were sent there."""
-    try:
-        ack.wait(timeout)
-    except WeirError:
-        moved = None if ack.heirs is None else ack.heirs.parts(timeout)
-        if moved is None:
-            ack.attended = True  # whoever took the rows over may have given them back
-            raise
-        return moved
-    return ()
+def _heirs(ack: Ack, left: Callable[[], float | None]) -> Sequence[tuple[UUID, Ack]] | None:
+    """The acks at the heirs, once they are known; None: its rows were not sent on."""
+    return None if ack.heirs is None else ack.heirs.parts(left())
 
 
 def _at_last(acks: Sequence[tuple[UUID, Ack]]) -> Iterator[tuple[UUID, Ack]]:

@@ -163,7 +163,18 @@ class TableWriter:
             ack = writer.puts.put(data, wait=wait, timeout=timeout)
             return self._receipt(((shard, ack),))
         except WeirError as error:
-            return self._follow_put(record, shard, error, timeout)
+            call: FanOut[Ack] | None = None
+            try:
+                call = self._failed_put(shard, error, timeout)
+                return self._receipt(call.follow(self._split, record).items())
+            except Exception:
+                raise
+            except BaseException as interrupt:  # F-16: the error has the rows until the call does
+                if call is None:
+                    self.unheard.keep(error, shard)
+                else:
+                    call.leave(interrupt)
+                raise
 
     async def aput(self, data: Rows) -> Receipt:
         """`put` for asyncio: returns when durable, without blocking the loop.
@@ -179,8 +190,10 @@ class TableWriter:
         try:
             return self._receipt(((shard, await writer.puts.aput(data)),))
         except WeirError as error:
-            follow = partial(self._follow_put, record, shard, error, None)
-            return await self.unheard.in_thread(follow, must_run=True)
+            call = self._failed_put(shard, error, None)
+            follow = partial(call.follow, self._split, record)
+            acks = await self.unheard.in_thread(follow, must_run=True)
+            return self._receipt(acks.items())
 
     async def adelete(self, keys: Keys) -> Receipt:
         """`delete` for asyncio."""
@@ -530,18 +543,17 @@ class TableWriter:
         acks = await call.over_tasks(self._split, batches, _aput)
         return self._receipt(acks.items())
 
-    def _follow_put(
-        self, record: TableRecord, shard: UUID, error: WeirError, timeout: float | None
-    ) -> Receipt:
-        """A put of one shard failed: follow the routing if it has left the shard, or raise."""
+    def _failed_put(self, shard: UUID, error: WeirError, timeout: float | None) -> FanOut[Ack]:
+        """The call of a put of one shard that failed, to follow the routing if it has left the
+        shard; raises an error without rows, of a put that was refused."""
         if not error.unacknowledged:
-            raise error  # refused: nothing to send elsewhere
+            raise error
         call = FanOut(self._writers, _put(wait=True, timeout=timeout), timeout)
         call.fail(shard, error, error.unacknowledged)
-        return self._receipt(call.follow(self._split, record).items())
+        return call
 
     def _receipt(self, acks: Iterable[tuple[UUID, Ack]]) -> Receipt:
-        return Receipt(self._core, self.unheard, tuple(acks))
+        return Receipt(self._writers, tuple(acks))
 
 
 def _put(*, wait: bool, timeout: float | None) -> Run[Ack]:

@@ -60,6 +60,11 @@ class Heirs:
         """True once it is known where the rows are."""
         return self._told.is_open
 
+    @property
+    def is_back(self) -> bool:
+        """True when the rows stayed with their caller after all."""
+        return self.is_told and self.known is None
+
     def moved(self, parts: Sequence[tuple[UUID, Ack]] | None) -> None:
         """The rows are on their way as `parts`, by shard; None: they stayed with their caller."""
         self.known = parts

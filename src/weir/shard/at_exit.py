@@ -7,11 +7,10 @@ a program that was asked to end should end.
 
 from __future__ import annotations
 
-import atexit
 import warnings
 import weakref
 
-from weir.env import SYSTEM
+from weir.env import AT_EXIT, SYSTEM
 from weir.meters import HELD_BYTES, WRITERS
 from weir.shard.state import WriterState
 
@@ -20,12 +19,8 @@ _OPEN: weakref.WeakSet[WriterState] = weakref.WeakSet()
 
 def watch(state: WriterState) -> None:
     """Check this writer when the process ends; simulated ones end with their simulation."""
-    if state.env is not SYSTEM:
-        return
-    if not _OPEN:
-        atexit.unregister(_warn)
-        atexit.register(_warn)
-    _OPEN.add(state)
+    if state.env is SYSTEM:
+        _OPEN.add(state)
 
 
 def _living() -> list[WriterState]:
@@ -43,7 +38,12 @@ def _warn() -> None:
         if puts and state.failure is None and not state.ending.home.is_forked:
             warnings.warn(
                 f"{state.name}: the process exits with {puts} puts that are not durable yet; their"
-                " rows may be lost. Close the writer, or call flush_wal(), before the program ends",
+                " rows are lost, unless an exit handler that was registered before weir was"
+                " imported closes the writer. Close it, or call flush_wal(), before the program"
+                " ends",
                 RuntimeWarning,
                 stacklevel=1,
             )
+
+
+AT_EXIT.append(_warn)

@@ -42,7 +42,7 @@ from weir.log.small_put import shape_together
 from weir.meters import APPEND_FAILURES, APPEND_SECONDS, ENTRIES, ENTRY_PUTS, PUTS, ROWS
 from weir.shard.ack import Ack, DoneCallback, release, rows_of, run_callbacks
 from weir.shard.decision import decide_run
-from weir.shard.ending import internal
+from weir.shard.ending import Ending, internal
 from weir.shard.flush import Flusher
 from weir.shard.outages import retry_outage
 from weir.shard.state import EntrySlot, WriterState, fail
@@ -227,6 +227,11 @@ class Committer:
         for thread in threads:
             thread.join()
         self._finish_interrupted()
+
+    @property
+    def ending(self) -> Ending:
+        """Who gets the rows of puts that failed."""
+        return self._state.ending
 
     def refusal_of(self, ack: Ack) -> Exception:
         """The error of a put whose rows the writer did not take before it ended."""

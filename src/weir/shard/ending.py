@@ -32,6 +32,8 @@ class Ending:
         """True once a caller was told of the failure."""
         self._left: dict[Ack, None] = {}
         """Puts whose rows are not acknowledged, in order."""
+        self._reported: set[Ack] = set()
+        """Those whose rows a caller has: they go nowhere by themselves any more."""
         self._last_report: tuple[BaseException | None, Sequence[Ack]] = (None, ())
         self._threads = env.threads
         self._lock = env.threads.lock()
@@ -63,27 +65,15 @@ class Ending:
     def hand_over(self) -> list[tuple[Ack, WeirError]]:
         """The puts that no caller waits for and that are certainly in no log: another writer takes
         their rows over, and says in `ack.heirs` where they are (C-11). They stay listed until it
-        has (`moved`), so that an interrupt loses none.
-
-        What a decision made stays: it rests on rows that only this writer knew (O-4). So does a
-        part of a batch that counts once: at an heir its token would say that all is in, also what
-        other shards had of the batch (P-6). Sent again, the batch finds out what is missing.
-        """
+        has (`moved`), so that an interrupt loses none."""
         taken: list[tuple[Ack, WeirError]] = []
         with self._lock:
-            for ack in list(self._left):
+            for ack in self._still_left():
                 error = ack.error
-                if ack.decision is not None or not isinstance(error, WeirError):
+                if not isinstance(error, WeirError) or not _may_move(ack, error):
                     continue
-                if ack.tokens:  # guard: P-6 test_once_and_reshards
-                    continue
-                if error.perhaps_written:
-                    continue
-                heirs = ack.heirs
-                if heirs is None or heirs.is_told:
-                    # Before the look at `attended`: a caller attends first, and looks for heirs
-                    # then.
-                    heirs = ack.heirs = Heirs(self._threads)
+                # Before the look at `attended`: a caller attends first, and looks for heirs then.
+                heirs = self._heirs_of(ack)
                 if not heirs.is_claimed:
                     if ack.attended:
                         heirs.moved(None)
@@ -91,6 +81,44 @@ class Ending:
                     ack.attended = heirs.is_claimed = True
                 taken.append((ack, error))
         return taken
+
+    def give(self, ack: Ack) -> bool:
+        """The caller that waits for a put leaves its rows to whoever takes them over next, and
+        looks at `ack.heirs` then; False when they may not go elsewhere."""
+        with self._lock:
+            error = ack.error
+            if ack not in self._left or ack in self._reported or not isinstance(error, WeirError):
+                return False
+            if not _may_move(ack, error):
+                return False
+            self._heirs_of(ack).is_claimed = True
+            return True
+
+    def hand_back(self, ack: Ack) -> bool:
+        """The caller that waits for a put gets its rows; False when they went elsewhere, or are
+        about to."""
+        with self._lock:
+            heirs = ack.heirs
+            if heirs is not None and heirs.is_claimed and not heirs.is_back:
+                return False
+            self._reported.add(ack)
+            ack.attended = True
+            return True
+
+    def _still_left(self) -> list[Ack]:
+        """The puts that are left, without those of a move that was interrupted as it ended; lock
+        held."""
+        for ack in list(self._left):
+            if ack.heirs is not None and ack.heirs.known is not None:
+                ack.heirs.moved(ack.heirs.known)
+                del self._left[ack]
+        return list(self._left)
+
+    def _heirs_of(self, ack: Ack) -> Heirs:
+        """Where it is going to be said where the rows went; lock held."""
+        if ack.heirs is None or ack.heirs.is_told:
+            ack.heirs = Heirs(self._threads)
+        return ack.heirs
 
     def forget(self, batch: Token) -> None:
         """That batch was sent again and is in: no rows of an earlier try are left (P-2)."""
@@ -147,7 +175,7 @@ class Ending:
         """Raise `error` when rows are left that no caller waits for or was told of: those of a put
         that was interrupted after another thread had closed the writer."""
         with self._lock:
-            is_heard = all(ack.attended for ack in self._left)
+            is_heard = all(ack.attended for ack in self._still_left())
         if not is_heard:
             raise self.error()
 
@@ -160,7 +188,7 @@ class Ending:
         unsent: list[pa.RecordBatch] = []
         sent: list[pa.RecordBatch] = []
         with self._lock:
-            unheard = [ack for ack in self._left if not ack.attended]
+            unheard = [ack for ack in self._still_left() if not ack.attended]
             for ack in unheard:
                 if isinstance(ack.error, WeirError):
                     unsent += ack.error.not_written
@@ -171,6 +199,7 @@ class Ending:
                 rows = {"not_written": unsent, "perhaps_written": sent}
                 error = self._error_for(self.failure, **rows)
             self._last_report = (error, unheard)
+            self._reported.update(unheard)
             for ack in unheard:  # last: until then an interrupt leaves them to the next (F-16)
                 ack.attended = True
             return error
@@ -180,6 +209,7 @@ class Ending:
         reports its rows (F-16)."""
         with self._lock:
             if error is self._last_report[0]:
+                self._reported.difference_update(self._last_report[1])
                 for ack in self._last_report[1]:
                     ack.attended = False
 
@@ -219,6 +249,18 @@ class Ending:
         )
         ended.__cause__ = failure
         return ended
+
+
+def _may_move(ack: Ack, error: WeirError) -> bool:
+    """True for rows that are certainly in no log, and that any writer may put.
+
+    What a decision made stays: it rests on rows that only this writer knew (O-4). So does a part of
+    a batch that counts once: at an heir its token would say that all is in, also what other shards
+    had of the batch (P-6). Sent again, the batch finds out what is missing.
+    """
+    if ack.tokens:  # guard: P-6 test_once_and_reshards
+        return False
+    return ack.decision is None and not error.perhaps_written
 
 
 E = TypeVar("E", bound=Exception)

@@ -17,7 +17,13 @@ from typing import Final
 from uuid import UUID
 
 from weir.env import Env
-from weir.errors import InvalidInput, WalStoreMismatch
+from weir.errors import (
+    CommitConflict,
+    FencedError,
+    InvalidInput,
+    SealedShard,
+    WalStoreMismatch,
+)
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.log.fence import claim_shard
@@ -42,24 +48,38 @@ _KEPT_FLOORS: Final[Sequence[FloorKind]] = ("wal", "manifest", "used")
 def seal(core: Core, shard: UUID) -> ShardManifest | None:
     """Make the last claim: it fences the current writer, and later claims are refused.
 
-    Returns the manifest that stays; None for a folder without one.
+    Returns the manifest that stays; None for a folder without one. Whoever claims the shard
+    meanwhile, a writer or another drop, is met by the next attempt.
     """
     manifests = core.log(shard).manifests
-    manifest = manifests.latest()
-    if manifest is None:
-        return None
-    epoch, fence = manifest.writer_epoch, manifest.last_seen
-    if manifest.status is not Status.SEALED:
+    for _ in core.env.attempts():
+        manifest = manifests.latest()
+        if manifest is None:
+            return None
         try:
-            claim = claim_shard(core.log(shard).current_site())
-            epoch, fence = claim.epoch, claim.fence
-        except (WalStoreMismatch, RootMissing) as lost:
-            # Without its store the log cannot be fenced. A writer that still reaches it is refused
-            # by its next proof of ownership, within `fence_ttl`.
-            logger.warning("table.drop.skipped uri=%s reason=%s", core.uri, lost)
-            epoch = manifests.claim(manifest).writer_epoch
+            return _bury(manifests, *_last_claim(core, manifests, manifest))
+        except (CommitConflict, FencedError, SealedShard) as lost:
+            logger.info("table.drop.again uri=%s reason=%s", core.uri, lost)
+    raise CommitConflict(
+        f"{core.log(shard)}: other writers claimed it again and again while it was being dropped;"
+        " stop them, then drop the table again"
+    )
 
-    return _bury(manifests, epoch, fence)
+
+def _last_claim(
+    core: Core, manifests: Manifests, manifest: ShardManifest
+) -> tuple[Epoch, Position]:
+    """The epoch that nobody comes after, and the position of its fence."""
+    if manifest.status is Status.SEALED:
+        return manifest.writer_epoch, manifest.last_seen
+    try:
+        claim = claim_shard(core.log(manifest.shard_id).current_site())
+    except (WalStoreMismatch, RootMissing) as lost:
+        # Without its store the log cannot be fenced. A writer that still reaches it is refused by
+        # its next proof of ownership, within `fence_ttl`.
+        logger.warning("table.drop.skipped uri=%s reason=%s", core.uri, lost)
+        return manifests.claim(manifest).writer_epoch, manifest.last_seen
+    return claim.epoch, claim.fence
 
 
 def bury_unfinished(store: Store, env: Env) -> list[ShardManifest]:

@@ -31,11 +31,13 @@ from weir.log.site import ShardSite
 from weir.log.wal_store import make_folder, require_no_table
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
 from weir.records.cut import ShardCut
+from weir.records.enclosing import is_within
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
 from weir.records.places import BESIDE_THE_DATA, LogPlace, append_place
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
 from weir.routing.opening import open as open_core
+from weir.routing.opening import require_own_place
 from weir.shard.tokens import Tokens, by_folder, merged
 from weir.store.api import RootMissing, Store
 from weir.store.consent import same_place
@@ -102,10 +104,10 @@ def clone(
     SSTables and the pinned part of the log are copied. The destination may be on another bucket or
     another kind of store; with `deep=True` the base is copied too and nothing is shared. Without
     `checkpoint` a temporary one of scope "durable" is made. Raises `InvalidInput` when the
-    destination is taken or was begun as another clone; `MissingEntry` when rows of the checkpoint
-    were lost with a WAL store, unless `accept_loss` (recorded in the clone); `StoreUnsuitable` for
-    a destination or `wal_uri` without put-if-absent. Running it again after a failure finishes it.
-    `engine` copies the base of a deep clone.
+    destination is taken, is inside a table, or was begun as another clone; `MissingEntry` when rows
+    of the checkpoint were lost with a WAL store, unless `accept_loss` (recorded in the clone);
+    `StoreUnsuitable` for a destination or `wal_uri` without put-if-absent. Running it again after a
+    failure finishes it. `engine` copies the base of a deep clone.
     """
     options = dict(core.storage_options if storage_options is None else storage_options)
     uri = normalize(destination)
@@ -117,11 +119,14 @@ def clone(
     if begun is None and TableRecords(store).find() is not None:
         raise InvalidInput(f"{uri} is a weir table already; clone to an empty place")
     wal_place = None if wal_uri is None else normalize(wal_uri)
-    if wal_place == uri:
-        raise InvalidInput(f"wal_uri is the destination {uri} itself; leave it out")
+    if wal_place is not None and is_within(wal_place, uri):
+        raise InvalidInput(
+            f"wal_uri {wal_place} is the destination itself, or inside it; leave it out"
+        )
     wal = None if wal_place is None else open_store(wal_place, options, env=env)
+    if begun is None:  # before anything is written
+        require_own_place(uri, options, env)
     if wal is not None and begun is None:
-        # Before anything is written.
         require_no_table(wal, lambda uri: open_store(uri, options, env=env))
     if deep and begun is None:
         found = None if checkpoint is None else checkpoints.find(core, checkpoint)

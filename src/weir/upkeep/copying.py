@@ -23,6 +23,7 @@ from weir.lake.manifest.shared_files import borrowed_places, named_files
 from weir.log.site import ShardSite
 from weir.records.checkpoints import Scope
 from weir.records.cut import ShardCut
+from weir.records.lineage import KEEP_WITHOUT_PARENT
 from weir.routing.core import Core
 from weir.store.api import Meta, ObjectExists, Store, is_local
 from weir.store.bounded import get_some
@@ -138,8 +139,7 @@ def require_own_files(source: Store, version: int) -> None:
     if shared:
         raise InvalidInput(
             f"{source.uri} is itself a clone that shares files with {sorted(shared)}; a deep clone"
-            " copies files of one table only. Nothing was done. Make it independent first:"
-            " table.compact(rewrite=True), then table.gc()"
+            f" copies files of one table only. Nothing was done. {KEEP_WITHOUT_PARENT}"
         )
 
 

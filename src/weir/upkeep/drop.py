@@ -9,8 +9,8 @@
 
 Keeps
   C-16 nothing is deleted before every shard is sealed; what stops the writers stays (`burial`); an
-       interrupted drop is finished by the next one; one that slept meanwhile deletes nothing of
-       the next table
+       interrupted drop is finished by the next one, and two at once by either; one that slept
+       meanwhile deletes nothing of the next table
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.format import paths
-from weir.records.lineage import read_lineage
+from weir.records.checkpoints import Checkpoints
+from weir.records.lineage import KEEP_WITHOUT_PARENT, read_lineage
 from weir.records.table import Drop, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core
-from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.burial import BATCH, clear_logs, delete, remains, seal
 from weir.upkeep.parents import release_parent
 
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 
 def drop(core: Core) -> None:
     """Delete the table of `core`; see `weir.drop`."""
-    owners = sorted({str(c.owner) for c in checkpoints.checkpoints(core) if c.owner is not None})
+    owners = sorted({str(pin.owner) for pin in Checkpoints(core.store).owned()})
     if owners:  # guard: C-15 test_drop
         raise InvalidInput(
-            f"{core.uri} shares files with its clone {owners[0]}; drop the clone first, or make it"
-            " independent (compact, then gc). For a clone that is gone: table.release_clone(uri)"
+            f"{core.uri} shares files with its clone {owners[0]}; drop the clone first."
+            f" {KEEP_WITHOUT_PARENT}. For a clone that is gone: table.release_clone(uri)"
         )
     _record(core, "begun")
     shards, threads = core.all_shard_ids(), core.env.threads

@@ -4,6 +4,7 @@ checks a table before a handle writes to it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from weir.upkeep.compact.claim import Claim, take_claim
 from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.compact.progress import may_have_lost, require_no_lost_rows
 from weir.upkeep.unfinished import Verb, require_settled
+
+logger = logging.getLogger("weir.upkeep")
 
 
 def without_compaction(core: Core, verb: Verb | None = None) -> Claim:
@@ -69,9 +72,21 @@ def before_writing(core: Core) -> TableSchema:
 def sync_mem_wal_index(core: Core, *, elsewhere: bool = False) -> bool:
     """Make the MemWAL index entry say who may write (X-1); True when it had to be changed.
 
-    One read of the base when the entry is right; otherwise one commit under the compactors' claim.
+    One read of the base when the entry is right; otherwise one commit under the compactors' claim,
+    which another process may take over in the middle: then it is looked at again.
     """
-    if wanted_mem_wal_index(core, elsewhere=elsewhere) is None:
-        return False
-    with without_compaction(core):
-        return update_mem_wal_index(core, elsewhere=elsewhere)
+    is_changed = False
+    for _ in core.env.attempts():
+        if wanted_mem_wal_index(core, elsewhere=elsewhere) is None:
+            return is_changed
+        try:
+            with without_compaction(core):
+                return update_mem_wal_index(core, elsewhere=elsewhere)
+        except CommitConflict as lost:
+            logger.info("index.again uri=%s reason=%s", core.uri, lost)
+            is_changed = True
+    raise CommitConflict(
+        f"{core.uri}: other processes compact, reshard or load the table again and again, while the"
+        " entry that tells native programs who may write was to be changed. Run this again after"
+        " them"
+    )

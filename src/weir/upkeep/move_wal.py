@@ -15,11 +15,12 @@ The log of a sealed shard stays in place: it takes no more entries, and its rows
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
-from weir.errors import CommitConflict, InvalidInput
+from weir.errors import CommitConflict, FencedError, SealedShard
 from weir.format.manifest import ShardManifest, Status
 from weir.log.fence import mark_place
 from weir.log.floors import FloorValues
@@ -34,6 +35,8 @@ from weir.upkeep.tasks import Progress
 from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.upkeep")
+
+T = TypeVar("T")
 
 PASSES: Final = 8
 """How often the shards are listed: new ones may be made while the known ones are moved."""
@@ -62,8 +65,8 @@ def move_wal(
 
     Fences every writer of every shard that is moved, in any process; reopened, they write to the
     new place. Readers and change feeds follow by themselves. After a failure, run it again. Raises
-    `WalStoreMismatch` when the place is that of a table (nothing is written), or a store that
-    the log is in now is missing and may hold rows, unless `accept_loss` gives them up;
+    `WalStoreMismatch` when the place is that of a table or inside one (nothing is written), or a
+    store that the log is in now is missing and may hold rows, unless `accept_loss` gives them up;
     `StoreUnsuitable` when the new store does not keep put-if-absent.
     """
     core.record_number()  # C-16
@@ -97,11 +100,6 @@ def _target(core: Core, uri: str | None) -> str | None:
     if uri is None:
         return None
     place = normalize(uri)
-    if place.startswith(f"{core.uri}/"):
-        raise InvalidInput(
-            f"{place} is inside the table {core.uri}; give the log a place of its own, or None to"
-            " keep it beside the data"
-        )
     return None if place == core.uri else place
 
 
@@ -114,28 +112,33 @@ def _move_shards(
     sealed: list[UUID] = []
     lock = core.env.threads.lock()
 
-    def move(shard: UUID) -> None:
+    def move_one(shard: UUID) -> list[UUID] | None:
+        """Move the log of a shard; returns the list to put it in."""
         manifest, floors = core.log(shard).state()
         if manifest is None:
-            return
+            return None
         place = _place(core, manifest, floors, accept_loss=accept_loss)
         if place.uri == target and not accept_loss:
-            group = there
             mark_place(core.log(shard).manifests, manifest, floors)  # an earlier move died (X-1)
-        elif manifest.status is Status.SEALED:
-            group = sealed
-        else:
-            site = move_log(
-                core.wal_stores,
-                shard,
-                lambda _recorded: target,
-                schema=schema_for_writing(core),
-                lake=core.lake,
-                config=config,
-                accept_loss=accept_loss,
-            )
-            core.env.failpoint(f"move.moved {shard}")
-            group = there if site.place == place.seq else moved
+            return there
+        if manifest.status is Status.SEALED:
+            return sealed
+        site = move_log(
+            core.wal_stores,
+            shard,
+            lambda _recorded: target,
+            schema=schema_for_writing(core),
+            lake=core.lake,
+            config=config,
+            accept_loss=accept_loss,
+        )
+        core.env.failpoint(f"move.moved {shard}")
+        return there if site.place == place.seq else moved
+
+    def move(shard: UUID) -> None:
+        group = _again_if_claimed(core, shard, move_one)
+        if group is None:
+            return
         with lock:
             group.append(shard)
             if progress is not None:
@@ -149,6 +152,19 @@ def _move_shards(
         if len(moved) + len(there) + len(sealed) == len(known):
             break
     return WalMoveReport(target, tuple(sorted(moved)), tuple(sorted(there)), tuple(sorted(sealed)))
+
+
+def _again_if_claimed(core: Core, shard: UUID, move: Callable[[UUID], T]) -> T:
+    """Move a shard; again when a writer claims it meanwhile, or a reshard, which seals it."""
+    for _ in core.env.attempts():
+        try:
+            return move(shard)
+        except (FencedError, SealedShard) as lost:
+            logger.info("wal.move.again %s reason=%s", core.log(shard), lost)
+    raise CommitConflict(
+        f"{core.log(shard)}: other writers claimed it again and again while its log was being"
+        " moved; stop them, then move the log again"
+    )
 
 
 def _place(

@@ -25,6 +25,7 @@ from weir.lake.manifest.shared_files import borrowed_places
 from weir.lake.pylance_lake import PylanceLake
 from weir.records.checkpoints import Checkpoint, Checkpoints
 from weir.records.lineage import (
+    KEEP_WITHOUT_PARENT,
     Lineage,
     ParentPin,
     append_lineage,
@@ -50,7 +51,7 @@ def release_clone(core: Core, uri: str) -> list[UUID]:
 
     For a clone that was deleted or never finished, or whose disk nobody will mount again; the next
     collection deletes the files it shared. Raises `InvalidInput` when it holds nothing here, or
-    when it still exists and shares files: compact and collect it first, or delete it.
+    when it still exists and shares files.
     """
     owner = normalize(uri)
     held = [pin for pin in Checkpoints(core.store).owned() if normalize(str(pin.owner)) == owner]
@@ -61,7 +62,7 @@ def release_clone(core: Core, uri: str) -> list[UUID]:
     if _is_needed(core, owner, held):  # guard: C-15
         raise InvalidInput(
             f"the clone {owner} still exists and needs files of {core.uri}, which would be"
-            " deleted. Delete the clone first, or make it independent (compact, then gc)"
+            f" deleted. Delete the clone first. {KEEP_WITHOUT_PARENT}"
         )
     for pin in held:
         checkpoints.delete(core, pin.id)
@@ -118,8 +119,8 @@ def settle_pins(core: Core) -> list[str]:
 
     What it still needs of the others is files of their base: it has copies of SSTables and log. A
     version that still names a file of a parent, because it is young or a checkpoint holds it, keeps
-    the pin. `table.compact()` and a rewrite of the base make a clone independent, and `table.gc()`
-    releases the pin (it calls this). One read for each version the base still has.
+    the pin. A clone is independent once every row of it was written anew and folded, and
+    `table.gc()` releases the pin (it calls this). One read for each version the base still has.
     """
     lineage = read_lineage(core.store)
     if lineage is None or not lineage.pins or lineage.state != "ready":

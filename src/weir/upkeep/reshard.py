@@ -1,7 +1,7 @@
 """Changes the sharding of a table while it is written to.
 
 Steps, each idempotent; an interrupted run is finished by running it again:
-  1  record what is being done
+  1  record what is being done, once nothing stands in its way
   2  make the new shards, empty (C-12), numbering generations above all old ones (C-13)
   3  seal every shard of the old routing: claim, fence, replay, flush to R = L, then `SEALED`
   4  checkpoint everything, as the way back
@@ -85,10 +85,10 @@ def reshard(
     """
     check_sharding(sharding, core.schema().plain, core.record.primary_key)
     _require_routes(core, sharding)
-    state, record = _begin(core, sharding)
+    state, record = _begin(core, sharding, engine)
     if state is None:
         return ReshardReport(record.routing_version, (), (), None, None)
-    state, sealed = _change(core, state, record, engine)
+    state, sealed = _change(core, state, record)
     logger.info("table.resharded uri=%s to=%s sealed=%d", core.uri, sharding, len(sealed))
     return ReshardReport(
         routing_version=core.refresh().routing_version,
@@ -113,19 +113,13 @@ def _require_routes(core: Core, sharding: Sharding) -> None:
         )
 
 
-def _change(
-    core: Core,
-    state: Resharding,
-    record: TableRecord,
-    engine: Literal["local"] | Runner,
-) -> tuple[Resharding, list[UUID]]:
+def _change(core: Core, state: Resharding, record: TableRecord) -> tuple[Resharding, list[UUID]]:
     """Run those of steps 2 to 7 that are not done yet; returns the old shards too."""
     core.env.failpoint("reshard.begun")
     old = TableRecords(core.store).at_routing(state.routing_version)
     if old is None:
         raise CommitConflict(f"{core.uri}: the record of routing {state.routing_version} is gone")
     if record.routing_version == state.routing_version:
-        _fold_sealed(core, old, engine)
         _make_shards(core, old, state)
         core.env.failpoint("reshard.made")
         _seal_all(core, old)  # guard: C-11 simulator:reshards
@@ -142,7 +136,9 @@ def _change(
     return done, sealed
 
 
-def _begin(core: Core, sharding: Sharding) -> tuple[Resharding | None, TableRecord]:
+def _begin(
+    core: Core, sharding: Sharding, engine: Literal["local"] | Runner
+) -> tuple[Resharding | None, TableRecord]:
     """Step 1, and the table's record after it; None when the sharding is in place already."""
     require_settled(core, "reshard")
     found = read_resharding(core.store)
@@ -155,9 +151,14 @@ def _begin(core: Core, sharding: Sharding) -> tuple[Resharding | None, TableReco
                 f"{core.uri}: a change to {found.sharding} was begun and not finished; finish it"
                 f" first: {found.command}"
             )
+        if found.routing_version == record.routing_version:
+            _fold_sealed(core, record, engine)
+            require_settled(core, "reshard")
         return found, record
     if record.sharding == sharding:
         return None, record
+    # Before the record: writers that are fenced wait for a reshard that has begun.
+    _fold_sealed(core, record, engine)
     begun = Resharding(
         state="begun",
         routing_version=record.routing_version,
@@ -165,21 +166,32 @@ def _begin(core: Core, sharding: Sharding) -> tuple[Resharding | None, TableReco
         seq=found.seq if found is not None else 0,
     )
     state = append_resharding(core.store, begun, core.env.new_id())
-    # A restore that announced itself in between does not see this record. One that comes later
-    # does, and waits.
-    require_settled(core, "reshard")
+    try:
+        # A restore that announced itself in between does not see this record. One that comes later
+        # does, and waits.
+        require_settled(core, "reshard")
+        _require_folded(core, record)
+    except CommitConflict:
+        # Nothing was done: the chain says again that the change to the present routing is done.
+        last = record.routing_version - 1
+        done = structs.replace(state, state="done", routing_version=last, sharding=record.sharding)
+        append_resharding(core.store, done, core.env.new_id())
+        raise
     return state, record
 
 
 def _fold_sealed(core: Core, old: TableRecord, engine: Literal["local"] | Runner) -> None:
     """Two generations of sealed shards would have no order between them: fold the older one."""
-    if not _sealed_waiting(core, old):
-        return
-    report = run_compaction(core, engine=engine)
+    if _sealed_waiting(core, old):
+        report = run_compaction(core, engine=engine)
+        _require_folded(core, old, report.skipped)
+
+
+def _require_folded(core: Core, old: TableRecord, reason: str | None = None) -> None:
     if _sealed_waiting(core, old):
         raise CommitConflict(
             f"{core.uri}: rows of an earlier reshard are not compacted yet"
-            f" ({report.skipped or 'they could not all be folded'}). Run table.compact(), with"
+            f" ({reason or 'they could not all be folded'}). Run table.compact(), with"
             " lease=0 if the other compaction died, then this again"
         )
 

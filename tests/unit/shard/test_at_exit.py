@@ -6,7 +6,14 @@ import sys
 import pytest
 
 PROGRAM = """
-import sys, pyarrow as pa, weir
+import atexit, sys, weir
+
+def close():
+    if sys.argv[2] == "close at exit":
+        writer.close()
+
+atexit.register(close)  # runs after every handler that is registered later
+import pyarrow as pa
 schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 table = weir.create(sys.argv[1], schema, primary_key="id")
 config = weir.WriterConfig(durable_write=False, max_wal_flush_interval=3600)
@@ -19,7 +26,10 @@ elif sys.argv[2] == "flush_wal":
 """
 
 
-@pytest.mark.parametrize(("end", "rows"), [("leave", 0), ("flush_wal", 1), ("close", 1)])
+ENDS = [("leave", 0), ("flush_wal", 1), ("close", 1), ("close at exit", 1)]
+
+
+@pytest.mark.parametrize(("end", "rows"), ENDS)
 def test_m8_rows_that_no_entry_has_are_told_at_exit(tmp_path, end, rows):
     import weir
 

@@ -3,7 +3,9 @@
 import pickle
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pytest
@@ -468,6 +470,29 @@ def test_c16_a_drop_that_slept_deletes_nothing_of_the_next_table(tmp_path: Path,
     assert ids(weir.open(uri)) == [77, 78]
 
 
+@pytest.mark.parametrize("wal", [False, True], ids=["beside the data", "apart"])
+def test_c16_drops_at_one_moment_end_with_the_table_gone(tmp_path: Path, *, wal: bool) -> None:
+    """Each fenced the other's claims, and neither went on."""
+    start = Barrier(4)
+
+    def drop(uri: str) -> str:
+        start.wait()
+        try:
+            weir.drop(uri)
+        except weir.NotAWeirTable:
+            return "gone"
+        return "dropped"
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(8):
+            place = tmp_path / str(number)
+            wal_uri = str(tmp_path / "wal") if wal else None
+            table = filled(place, sharding=weir.Bucket("id", 4), wal_uri=wal_uri)
+            assert "dropped" in list(pool.map(drop, [table.uri] * 4))
+            assert not weir.exists(table.uri)
+            assert left(place) <= GRAVE
+
+
 def test_c15_a_table_whose_files_a_clone_shares_stays(tmp_path: Path) -> None:
     table = filled(tmp_path / "t")
     table.compact()
@@ -478,6 +503,31 @@ def test_c15_a_table_whose_files_a_clone_shares_stays(tmp_path: Path) -> None:
     weir.drop(copy.uri)  # releases its parent (C-14)
     weir.drop(table.uri)
     assert left(tmp_path / "t") == left(tmp_path / "copy") == GRAVE
+
+
+def test_c15_what_the_refusal_says_of_a_clone_is_true(tmp_path: Path) -> None:
+    """It said that a compaction and a collection make a clone independent."""
+    table = filled(tmp_path / "t")
+    table.compact()
+    copy = table.clone(str(tmp_path / "copy"))
+    expected = ids(copy)
+    copy.compact(rewrite=True)
+    copy.gc(min_age=0)
+    with pytest.raises(weir.InvalidInput, match="alone rewrite no file"):
+        weir.drop(table.uri)
+    with pytest.raises(weir.InvalidInput, match="every row of it was written anew"):
+        table.release_clone(copy.uri)
+    with pytest.raises(weir.InvalidInput, match="put them into a new one"):
+        copy.clone(str(tmp_path / "deep"), deep=True)
+    new = weir.create(str(tmp_path / "new"), copy.schema, primary_key="id")
+    with new.writer() as writer:
+        writer.put(copy.scan().to_table())
+    with copy.writer() as writer:
+        writer.update_where("true", {"v": "v"})
+    copy.compact()
+    copy.gc(min_age=0)
+    weir.drop(table.uri)
+    assert ids(weir.open(copy.uri)) == ids(weir.open(new.uri)) == expected
 
 
 def test_s5_a_table_whose_log_is_gone_can_be_dropped(tmp_path: Path) -> None:
