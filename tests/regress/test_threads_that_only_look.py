@@ -128,3 +128,16 @@ def test_h1_the_flush_thread_ends_with_a_writer_whose_rows_do_not_reach_the_log(
         return str(told.value)
 
     assert "fenced" in in_simulation(work)
+
+
+def test_h1_the_flush_thread_is_woken_when_the_log_has_the_rows() -> None:
+    def work(env: Env) -> int:
+        config = WriterConfig(durable_write=False, max_wal_flush_interval="1m", max_memtable_rows=1)
+        writer = open_writer(site_on(MemoryStore(), env=env), config)
+        writer.put([{"k": 1, "v": 1}], wait=False)  # frozen, and in the log a minute later
+        env.clock.sleep(100.0)
+        flushes = writer.memtable_stats().flushes
+        writer.close()
+        return flushes
+
+    assert in_simulation(work) == 1

@@ -350,7 +350,8 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
                 continue  # this handle has opened it since we looked
             return flushed
         try:
-            return manifests.advance_replay_point(tip, Epoch(manifest.writer_epoch))
+            with core.opening(shard):  # a claim whose fence R has passed is given up (F-4)
+                return manifests.advance_replay_point(tip, Epoch(manifest.writer_epoch))
         except FencedError:
             continue  # claimed in between: read again
     raise CommitConflict(f"{core.log(shard)}: it changed during each attempt to pin it; try again")
