@@ -2,19 +2,21 @@
 
 import asyncio
 import pickle
+from dataclasses import replace
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
 import weir
-from tests.support.moments import again, expect, make, put, rows
-from tests.support.threads import Caller
+from tests.support.moments import SCHEMA, again, expect, make, put, rows
+from tests.support.threads import Caller, until
 from weir.errors import (
     FencedError,
     InvalidInput,
     KeyConflict,
     PartialWrite,
+    SealedShard,
     StoreError,
     WalOnlyMode,
     WriterClosed,
@@ -192,3 +194,46 @@ def test_a_handler_that_retries_what_is_unavailable_ends_when_all_shards_are_fen
     assert told.value.kind == "fenced"
     assert ids(told.value.unacknowledged) == list(ALL)  # a list, as of every error
     assert sorted(told.value.by_shard) == sorted(shard.id for shard in table.shards())
+
+
+def test_f16_rows_that_the_new_routing_refuses_are_handed_back(tmp_path):
+    """It is sharded by a column that the writer does not know."""
+    stores = FaultyStores()
+    four = weir.Bucket("id", 4)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=four, env=stores.env)
+    writer = table.writer()
+    put(writer, ALL, "a")
+    ends = [shard.id for shard in table.shards()][1:]
+    gates = [stores.at(table.uri).on("put_if_absent", f"*{end}*/wal/*").pause() for end in ends]
+    call = Caller(lambda: writer.put([row(key) for key in ALL]))
+    for gate in gates:
+        gate.wait_reached()
+    other = again(table)
+    other.add_columns(pa.field("region", pa.string()))
+    other.reshard(weir.Identity("region"), compact=False)
+    for gate in gates:
+        gate.release()
+    with pytest.raises(PartialWrite) as failed:
+        call.result(60)
+    assert {type(error) for error in failed.value.failures.values()} == {SealedShard}
+    writer.close()
+    written = again(table).scan(["id"], filter="v = 'b'").to_table()["id"].to_pylist()
+    assert sorted([*ids(failed.value.not_written), *written]) == list(ALL)
+
+
+@pytest.mark.parametrize("of", ["table", "shard"])
+def test_m7_a_decision_that_writes_nothing_and_is_late_is_a_timeout(tmp_path, of):
+    stores, reached = FaultyStores(), []
+    table = make(tmp_path / "t", 1, env=replace(stores.env, failpoint=reached.append))
+    writer = table.writer() if of == "table" else table.shards()[0].writer()
+    writer.put([row(0)])
+    gate = stores.at(table.uri).on("put_if_absent", "*/wal/*").pause()
+    first = Caller(lambda: writer.put([row(1)]))
+    gate.wait_reached()
+    late = Caller(lambda: writer.insert([row(1)], on_conflict="skip", timeout=2))
+    until(lambda: writer.put([row(9)], wait=False) and "looking.decided" in reached)
+    with pytest.raises(TimeoutError):
+        late.result()
+    gate.release()
+    first.result()
+    writer.close()

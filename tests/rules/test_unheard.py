@@ -19,6 +19,8 @@ from tests.support.threads import Caller, until
 from weir import aio
 from weir.env import Env, SystemThreads
 from weir.errors import Interrupted, PartialWrite, StoreError, WeirError
+from weir.routing.fan_out import Outcomes
+from weir.routing.open_writers import OpenWriters
 from weir.routing.receipt import Receipt
 from weir.routing.unheard import Unheard
 from weir.shard.commit import Committer
@@ -432,3 +434,87 @@ def test_f16_errors_of_one_shard_are_raised_as_one_with_the_rows_of_both(tmp_pat
         assert (ids(told.value.not_written), ids(told.value.perhaps_written)) == ([1], [2])
         assert told.value.__notes__ == ["also: one"]
         writer.flush_wal()
+
+
+# -- rows that no shard has yet --------------------------------------------------------------------
+
+
+def strike(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """A signal that comes as that method is entered, once."""
+    real = getattr(owner, name)
+
+    def struck(*_args: object, **_options: object) -> None:
+        monkeypatch.setattr(owner, name, real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, struck)
+
+
+@pytest.mark.parametrize("sharding", [weir.Bucket("id", 2), weir.PerWriter()], ids=str)
+def test_f16_rows_interrupted_while_their_shard_is_opened_are_handed_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sharding: weir.Bucket | weir.PerWriter
+) -> None:
+    table, reports = weir.create(str(tmp_path / "t"), SCHEMA, sharding=sharding), Reports()
+    writer = table.writer()
+    strike(monkeypatch, OpenWriters, "_open")
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        writer.put(rows(ALL))
+    assert f"{len(ALL)} of its {len(ALL)} rows reached no writer" in interrupt.value.__notes__[-1]
+    reports.of(writer.close)
+    assert reports.not_written == Counter(ALL)
+    assert there(table) == []
+
+
+def test_p2_a_batch_that_is_in_is_not_reported_though_a_flush_was_interrupted_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Bucket("id", 2))
+    writer = table.writer()
+    strike(monkeypatch, OpenWriters, "_open")
+    with pytest.raises(KeyboardInterrupt):
+        writer.put_once(rows(ALL), app="a", version=1)
+    strike(monkeypatch, Outcomes, "report")
+    with pytest.raises(KeyboardInterrupt):
+        writer.flush_wal()
+    assert writer.put_once(rows(ALL), app="a", version=1)
+    writer.close()
+    assert there(table) == ALL
+
+
+@pytest.mark.parametrize("keys", [[1000], list(range(1000, 1010))], ids=["one shard", "two shards"])
+def test_f16_rows_of_a_task_cancelled_while_it_waits_for_room_are_handed_back(
+    tmp_path: Path, keys: list[int]
+) -> None:
+    stores, reports = FaultyStores(), Reports()
+    little = weir.WriterConfig(max_unflushed_memtable_bytes=4000, max_wal_buffer_size=4000)
+
+    def waits(writer: aio.TableWriter) -> int:
+        return sum(stats.backpressure_waits for stats in writer.stats().values())
+
+    async def story() -> weir.Table:
+        table = await aio.create(
+            str(tmp_path / "t"), SCHEMA, sharding=weir.Bucket("id", 2), env=stores.env
+        )
+        writer = table.writer(little)
+        await writer.__aenter__()
+        await writer.put(rows(ALL))
+        gate = stores.at(table.uri).on("put_if_absent", "*/wal/*").pause(times=None)
+        full = [
+            asyncio.create_task(writer.put([{"id": key, "v": "x" * 3900}]))
+            for key in range(200, 220)
+        ]
+        await asyncio.to_thread(gate.wait_reached)
+        before = waits(writer)
+        late = asyncio.create_task(writer.put(rows(keys)))
+        parts = min(2, len(keys))
+        await asyncio.to_thread(until, lambda: waits(writer) == before + parts)
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+        gate.release()
+        await asyncio.gather(*full)
+        await reports.awaited(writer.close())
+        return table.sync
+
+    table = asyncio.run(story())
+    assert reports.not_written == Counter(keys)
+    assert not set(there(table)) & set(keys)

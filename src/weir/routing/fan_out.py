@@ -12,7 +12,7 @@ Keeps
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +28,7 @@ from weir.errors import (
     FencedError,
     Interrupted,
     PartialWrite,
+    SealedShard,
     UnknownOutcome,
     WeirError,
     WriterClosed,
@@ -110,9 +111,9 @@ class Outcomes(Generic[T]):
         ours = error if isinstance(error, WeirError) else internal(error)
         self.failures[shard] = ours if rows is None else _ours(ours, rows)
 
-    def report(self) -> dict[UUID, T]:
-        """The results; raises one error for what failed."""
-        failures, late = self.failures, self._late
+    def report(self, failures: Mapping[UUID, WeirError] | None = None) -> dict[UUID, T]:
+        """The results; raises one error for what failed: its own `failures`, or those given."""
+        failures, late = self.failures if failures is None else failures, self._late
         parts = len({*self.results, *failures, *late, *self._spared})
         if failures and parts == 1:
             raise next(iter(failures.values()))
@@ -155,6 +156,8 @@ class FanOut(Outcomes[T]):
         self._may_follow = may_follow
         self._batch = batch
         self._lock = writers.core.env.threads.lock()
+        self._unplanned: list[pa.RecordBatch] = []
+        """The rows of the call until they are parts: finding their shards may make one."""
         self._parts: list[Part] = []
         self.heard: Errors = []
         """What this call raises of what no caller has heard."""
@@ -165,7 +168,7 @@ class FanOut(Outcomes[T]):
         """Make the call at every shard of the plan; return the answers, or raise one error."""
 
         def run() -> dict[UUID, T]:
-            record = self._core.record
+            record, self._unplanned = self._core.record, batches
             self._attempt(plan(record, batches), record)
             return self._follow(plan, record)
 
@@ -176,7 +179,7 @@ class FanOut(Outcomes[T]):
     ) -> dict[UUID, T]:
         """`over` for a task: only opening a shard, and following a reshard, takes a thread."""
         loop, record = asyncio.get_running_loop(), self._core.record
-        parts = await loop.run_in_executor(None, plan, record, batches)
+        self._unplanned = batches
 
         async def attempt(part: Part) -> None:
             part.by = get_ident()
@@ -191,7 +194,10 @@ class FanOut(Outcomes[T]):
             self._answered(part)
 
         try:
+            parts = await loop.run_in_executor(None, plan, record, batches)
             await asyncio.gather(*map(attempt, self._plan(parts)))
+        except Exception:  # the plan refuses the rows
+            raise
         except BaseException as cancelled:  # all parts have ended by now
             self.leave(cancelled)
             raise
@@ -215,9 +221,7 @@ class FanOut(Outcomes[T]):
             if closes:
                 self._writers.unheard.settle()  # nobody may ask again
             self._writers.unheard.give(self)
-            failures = joined(self.failures, self.heard)
-            self.failures, self.heard = failures, []
-            return self.report()
+            return self.report(joined(self.failures, self.heard))
 
         self._told_if_interrupted(run)
 
@@ -242,7 +246,13 @@ class FanOut(Outcomes[T]):
                 break
             record = self._core.record
             rows = [row for shard in moved for row in self.failures[shard].not_written]
-            self._attempt(plan(record, rows), record, moved)
+            try:
+                parts = plan(record, rows)
+            except WeirError as error:  # F-16: it has no rows, the failures have
+                for shard in moved:
+                    self.failures[shard] = _homeless(shard, self.failures[shard], error)
+                break
+            self._attempt(parts, record, moved)
         return self.report()
 
     def _over_open(self, *, retire: bool) -> None:
@@ -288,7 +298,7 @@ class FanOut(Outcomes[T]):
         with self._lock:
             failures = {s: error for s, error in self.failures.items() if s not in moved}
             others = [part for part in self._parts if part.shard not in moved]
-            self.failures, self._parts = failures, [*others, *planned]
+            self.failures, self._parts, self._unplanned = failures, [*others, *planned], []
         return planned
 
     def _make(self, parts: Parts, run: Callable[[Part], T], moved: Sequence[UUID] = ()) -> None:
@@ -315,7 +325,7 @@ class FanOut(Outcomes[T]):
         for answer in part.answers:
             self.results[shard] = answer
         failed: WeirError | None = None
-        if isinstance(error, TimeoutError) and (part.is_taken or not part.rows):
+        if isinstance(error, TimeoutError) and (part.taken or not part.rows):
             self._late[shard] = error  # else nothing goes on
         elif error is not None:
             failed = _ours(error, part.rows, is_taken=part.is_taken)
@@ -326,7 +336,8 @@ class FanOut(Outcomes[T]):
             part.is_over = True
         if is_left and failed is not None:
             if isinstance(failed, WriterClosed) and failed.__cause__ is None:
-                failed = self._unbegun(part)  # closed as the interrupt ended the block
+                # Closed as the interrupt ended the block.
+                failed = unbegun(self._core.uri, shard, part.rows)
             self._writers.unheard.keep(failed, shard, self._batch)
         if part.settled is not None:
             part.settled.open()
@@ -352,20 +363,20 @@ class FanOut(Outcomes[T]):
                 self._answered(part)
             elif not part.answers and not part.is_taken:
                 lost.append(part)
-                unheard.keep(self._unbegun(part), part.shard, self._batch)
-        for shard, error in [*failures.items(), *self.heard]:
+                unheard.keep(
+                    unbegun(self._core.uri, part.shard, part.rows), part.shard, self._batch
+                )
+        for shard, error in failures.items():
             unheard.keep(error, shard, self._batch)
+        for kept in self.heard:
+            unheard.keep(kept.error, kept.shard, kept.batch)
+        if self._unplanned:
+            unheard.keep(unbegun(self._core.uri, None, self._unplanned), None, self._batch)
         self._tell(interrupt, lost)
 
-    def _unbegun(self, part: Part) -> Interrupted:
-        text = (
-            f"{self._core.uri}: a call was interrupted before shard {part.shard} took its part, and"
-            " nothing of that part is written; put these rows again"
-        )
-        return Interrupted(text, not_written=part.rows)
-
     def _tell(self, interrupt: BaseException, lost: Sequence[Part]) -> None:
-        rows, unwritten = _count(self._parts), _count(lost)
+        unplanned = sum(batch.num_rows for batch in self._unplanned)
+        rows, unwritten = _count(self._parts) + unplanned, _count(lost) + unplanned
         said: list[str] = []
         if unwritten:
             said.append(
@@ -393,6 +404,23 @@ class FanOut(Outcomes[T]):
         errors = {shard: self.failures[shard] for shard in moved}
         found = self._writers.await_heirs(record.routing_version, errors, self._timeout)
         return moved if found else []
+
+
+def _homeless(shard: UUID, failed: WeirError, refused: WeirError) -> SealedShard:
+    """The error of rows that the new routing refuses, after a reshard has sealed their shard."""
+    return SealedShard(
+        f"shard {shard} is sealed by a reshard, and the new shards do not take these rows as they"
+        f" are ({refused}). Open a new writer, and put them through it",
+        not_written=failed.not_written,
+        perhaps_written=failed.perhaps_written,
+    )
+
+
+def unbegun(uri: str, shard: UUID | None, rows: list[pa.RecordBatch]) -> Interrupted:
+    """The error of rows that no shard took before their caller was interrupted."""
+    taker = "a shard took its rows" if shard is None else f"shard {shard} took its part"
+    text = f"{uri}: a call was interrupted before {taker}: they are not written; put them again"
+    return Interrupted(text, not_written=rows)
 
 
 def _named(shard: UUID, error: WeirError) -> str:

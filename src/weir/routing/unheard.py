@@ -17,7 +17,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -32,8 +32,16 @@ from weir.shard.ending import with_rows
 T = TypeVar("T")
 
 
-Errors = list[tuple[UUID, WeirError]]
-"""Errors with rows, by shard."""
+class Kept(NamedTuple):
+    """An error with rows that no caller has heard."""
+
+    shard: UUID
+    error: WeirError
+    batch: Token | None
+    """The batch of `put_once` that its rows are of: once that is in, none of them is left (P-2)."""
+
+
+Errors = list[Kept]
 
 
 class Holder(Protocol):
@@ -49,8 +57,6 @@ class Unheard:
         self._core = core
         self._lock = core.env.threads.lock()
         self._errors: Errors = []
-        self._batches: dict[int, Token] = {}
-        """By the id of a kept error: the batch of `put_once` that its rows are of."""
         self._under_way: list[tuple[int | None, Latch]] = []
         """Writes that go on though nobody waits for them, by thread; each latch opens when one has
         ended, and what it raised is kept."""
@@ -63,32 +69,27 @@ class Unheard:
         self, error: BaseException, shard: UUID | None = None, batch: Token | None = None
     ) -> None:
         """Let the next flush or close raise the error, if it holds rows; `shard` is where they
-        belong, None: the error or the rows tell. `batch`: see `forget`.
+        belong, None: the error or the rows tell. `batch`: see `Kept`.
 
         What a decision refused (`KeyConflict`) is no row that was on its way.
         """
         if not isinstance(error, WeirError) or isinstance(error, KeyConflict):
             return
         found = [(shard, error)] if shard is not None else list(self._by_shard(error))
-        kept = [(at, each) for at, each in found if each.unacknowledged]
+        kept = [Kept(at, each, batch) for at, each in found if each.unacknowledged]
         with self._lock:
-            if batch is not None:
-                self._batches.update((id(each), batch) for _, each in kept)
             self._errors += kept
 
     def forget(self, batch: Token) -> None:
         """That batch of `put_once` was sent again and is in: none of its rows is left (P-2)."""
         with self._lock:
-            batches = self._batches
-            self._errors = [one for one in self._errors if batches.get(id(one[1])) != batch]
-            self._batches = {number: b for number, b in batches.items() if b != batch}
+            self._errors = [kept for kept in self._errors if kept.batch != batch]
 
     def give(self, holder: Holder) -> None:
         """Give the errors to `holder`, which raises them, or keeps them again."""
         with self._lock:
             # F-16: two fields change, and no interrupt can come between. A result could be lost.
             holder.heard, self._errors = self._errors, []
-            self._batches.clear()
 
     def _by_shard(self, error: WeirError) -> Iterator[tuple[UUID, WeirError]]:
         if isinstance(error, PartialWrite):
@@ -164,7 +165,6 @@ class Unheard:
         """Raise one error for all that were kept, or `own` if none was."""
         with self._lock:  # in the thread of the loop
             kept, self._errors = self._errors, []
-            self._batches.clear()
         failures = joined({}, kept)
         if len(failures) > 1:
             texts = "; ".join(map(str, failures.values()))
@@ -266,8 +266,8 @@ class Call(Generic[T]):
 def joined(failures: Mapping[UUID, WeirError], more: Errors) -> dict[UUID, WeirError]:
     """The errors of both, one for each shard."""
     merged = dict(failures)
-    for shard, error in more:
-        merged[shard] = _both(merged.get(shard), error)
+    for kept in more:
+        merged[kept.shard] = _both(merged.get(kept.shard), kept.error)
     return merged
 
 

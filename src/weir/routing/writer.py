@@ -11,6 +11,7 @@ says which were not.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
@@ -36,7 +37,7 @@ from weir.log.intake import Intake
 from weir.log.small_put import as_small_put
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.fan_out import FanOut, Part, Run, is_of_interrupts
+from weir.routing.fan_out import FanOut, Part, Run, is_of_interrupts, unbegun
 from weir.routing.open_writers import OpenWriters, closed
 from weir.routing.own import OwnShards
 from weir.routing.receipt import Receipt
@@ -44,7 +45,7 @@ from weir.routing.reroute import REROUTES, Parts
 from weir.routing.route_cache import RouteCache
 from weir.routing.shards import all_shards, require_folded, schema_for_writing
 from weir.routing.sql_checks import SqlChecks
-from weir.shard.ack import Ack
+from weir.shard.ack import Ack, Taken
 from weir.shard.ending import forked
 from weir.shard.puts import off_the_loop
 from weir.shard.request import Request, WriteCounts
@@ -159,8 +160,9 @@ class TableWriter:
         if way is None:
             return self._write(self._intake.rows(data), wait, timeout)
         record, shard, writer = way
+        taken: Taken = []
         try:
-            ack = writer.puts.put(data, wait=wait, timeout=timeout)
+            ack = writer.puts.put(data, wait=wait, timeout=timeout, taken=taken)
             return self._receipt(((shard, ack),))
         except WeirError as error:
             call: FanOut[Ack] | None = None
@@ -175,6 +177,19 @@ class TableWriter:
                 else:
                     call.leave(interrupt)
                 raise
+        except Exception:
+            raise
+        except BaseException:
+            self._keep_untaken(shard, data, taken)
+            raise
+
+    def _keep_untaken(self, shard: UUID, data: Rows, taken: Taken) -> None:
+        """The caller of a put of one shard is interrupted: rows that its writer has not accepted
+        are handed back by a flush or close (F-16)."""
+        if not any(ack.is_taken for ack in taken):
+            with contextlib.suppress(WeirError):  # rows that it would have refused
+                rows = self._intake.rows(data)
+                self.unheard.keep(unbegun(self._core.uri, shard, rows), shard)
 
     async def aput(self, data: Rows) -> Receipt:
         """`put` for asyncio: returns when durable, without blocking the loop.
@@ -187,13 +202,19 @@ class TableWriter:
         if way is None:
             return await self._awrite(await off_the_loop(self._intake.rows, data))
         record, shard, writer = way
+        taken: Taken = []
         try:
-            return self._receipt(((shard, await writer.puts.aput(data)),))
+            return self._receipt(((shard, await writer.puts.aput(data, taken)),))
         except WeirError as error:
             call = self._failed_put(shard, error, None)
             follow = partial(call.follow, self._split, record)
             acks = await self.unheard.in_thread(follow, must_run=True)
             return self._receipt(acks.items())
+        except Exception:
+            raise
+        except BaseException:
+            self._keep_untaken(shard, data, taken)
+            raise
 
     async def adelete(self, keys: Keys) -> Receipt:
         """`delete` for asyncio."""

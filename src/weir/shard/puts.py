@@ -32,12 +32,15 @@ class Puts:
         self._intake = intake
         self._committer = committer
 
-    def put(self, data: Rows, *, wait: bool, timeout: float | None) -> Ack:
+    def put(
+        self, data: Rows, *, wait: bool, timeout: float | None, taken: Taken | None = None
+    ) -> Ack:
         """Put rows in any form."""
         # Shaping the rows of several puts together is worth it from two puts on.
-        ack = None if not wait or self._state.crowd.is_idle else self._unshaped_ack(data)
+        ack = None if not wait or self._state.crowd.is_idle else self._unshaped_ack(data, taken)
         if ack is None:
-            return self.put_shaped(self._intake.rows(data), wait=wait, timeout=timeout)
+            rows = self._intake.rows(data)
+            return self.put_shaped(rows, wait=wait, timeout=timeout, taken=taken)
         self._committer.put(ack, wait=True, timeout=timeout)
         return ack
 
@@ -70,14 +73,15 @@ class Puts:
             self._committer.put(ack, wait=False, timeout=timeout)
         return ack
 
-    async def aput(self, data: Rows) -> Ack:
+    async def aput(self, data: Rows, taken: Taken | None = None) -> Ack:
         """`put` for a task, which waits without blocking its loop."""
-        ack = self._unshaped_ack(data)
-        if ack is None:
-            ack = self._ack(await off_the_loop(self._intake.rows, data))
-        elif isinstance(data, pa.RecordBatch):
+        is_batch = isinstance(data, pa.RecordBatch)
+        ack = None if is_batch else self._unshaped_ack(data, taken)
+        if ack is None and is_batch and as_small_put(data) is not None:
             # Copied now: another task may write to its memory before a thread shapes it (M-9).
-            ack = self._ack(self._intake.rows(data))
+            ack = self._ack(self._intake.rows(data), taken)
+        elif ack is None:
+            ack = self._ack(await off_the_loop(self._intake.rows, data), taken)
         return await self._aput(ack)
 
     async def aput_shaped(
@@ -104,7 +108,7 @@ class Puts:
             raise error
         return ack
 
-    def _unshaped_ack(self, data: Rows) -> Ack | None:
+    def _unshaped_ack(self, data: Rows, taken: Taken | None) -> Ack | None:
         """The ack of a small put to an open writer, with its rows unshaped; else None."""
         if self._state.closing or self._state.ending.is_over:
             return None
@@ -113,6 +117,8 @@ class Puts:
             return None
         ack = Ack(self._committer, (), rows=put.rows, nbytes=put.nbytes)
         ack.unshaped = put.kept()  # guard: M-9 test_reused_memory
+        if taken is not None:
+            taken.append(ack)
         return ack
 
     def _ack(self, batches: Sequence[pa.RecordBatch], taken: Taken | None = None) -> Ack:
