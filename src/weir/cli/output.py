@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 import click
 
@@ -24,6 +25,8 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 NARROWEST: Final = 40
 """Columns: on a narrower terminal lines are broken by the terminal, not squeezed to nothing."""
+UNBOUNDED: Final = 1 << 30
+"""Columns of what is no terminal: in a pipe or a file nothing is cut or broken."""
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -43,16 +46,24 @@ class Output:
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether results are fitted to a screen; else nothing is cut."""
+        return is_terminal(sys.stdout)
+
+    @cached_property
+    def screen(self) -> Console:
+        """Standard output."""
+        return console()
+
     def show(self, value: object, *shown: RenderableType) -> None:
         """Print a result: `value` as JSON, or else what people see."""
         if self.json:
             sys.stdout.write(json.dumps(plain(value)) + "\n")
-            sys.stdout.flush()
-            return
-        screen = console()
-        for part in shown:
-            # A sentence is as long as it is; only tables are fitted to the terminal.
-            screen.print(part, soft_wrap=_is_sentence(part))
+        else:
+            for part in shown:
+                _print(self.screen, part)
+        sys.stdout.flush()
 
     @contextmanager
     def working(self, label: str) -> Iterator[Callable[[str, int, int | None], None]]:
@@ -83,7 +94,7 @@ class Output:
         """End the command unless the answer is yes. `--yes` and `--json` answer it."""
         if yes or self.json:
             return
-        if not sys.stdin.isatty():
+        if not is_terminal(sys.stdin):
             raise click.UsageError(f"{question} Confirm with --yes: there is no terminal")
         if not click.confirm(harmless(question), err=True):
             complain("not confirmed; nothing was changed")
@@ -96,14 +107,23 @@ def console(*, stderr: bool = False) -> Console:
     from weir.colors import THEME
 
     made = Screen(stderr=stderr, highlight=False, theme=THEME)
-    made.width = max(made.width, NARROWEST)
+    is_fitted = is_terminal(sys.stderr if stderr else sys.stdout)
+    made.width = max(made.width, NARROWEST) if is_fitted else UNBOUNDED
     return made
 
 
-def _is_sentence(part: RenderableType) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person reads it, or types into it; None is a stream that the shell closed."""
+    return stream is not None and stream.isatty()
+
+
+def _print(screen: Console, part: RenderableType) -> None:
     from rich.text import Text
 
-    return isinstance(part, str | Text)
+    if isinstance(part, Text) and part.no_wrap:  # one line of many: what fits on the screen
+        screen.print(part, no_wrap=True, overflow="ellipsis")
+    else:  # a sentence is as long as it is; a table is fitted to the screen
+        screen.print(part, soft_wrap=isinstance(part, str | Text))
 
 
 def _count(done: int, total: int | None) -> str:
@@ -172,6 +192,13 @@ def complain(message: str) -> None:
     sys.stderr.write(f"weir: {harmless(' '.join(message.split()))}\n")
 
 
+def message_of(error: Exception) -> str:
+    """What the error says; an error of the operating system without its number."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
 def plain(value: object) -> Plain:
     """Convert to values that JSON can hold: dataclasses as objects, ids and times as text."""
     if isinstance(value, str | int | float) or value is None:
@@ -229,4 +256,7 @@ def moment(seconds: float | None) -> str:
     """A point in time in readable form, in UTC."""
     if seconds is None:
         return "never"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError):  # a lifetime may be as long as one likes
+        return "after the year 9999"

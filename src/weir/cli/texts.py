@@ -49,7 +49,7 @@ def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         if names is None and schema is not None:
             _check_names(found.column_names, schema)
         names = found.column_names
-        yield from _typed(found, schema).to_batches()
+        yield from typed(found, schema).to_batches()
 
 
 def _check_names(names: list[str], schema: pa.Schema) -> None:
@@ -62,8 +62,8 @@ def _check_names(names: list[str], schema: pa.Schema) -> None:
         )
 
 
-def _typed(found: pa.Table, schema: pa.Schema | None) -> pa.Table:
-    """The cells, parsed as the types of the schema."""
+def typed(found: pa.Table, schema: pa.Schema | None) -> pa.Table:
+    """The cells, parsed as the types of the schema; `ValueError` for one that does not fit."""
     if schema is None:
         return found
     fields = [schema.field(name).with_nullable(True) for name in found.column_names]
@@ -92,13 +92,12 @@ def json_lines(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Record
 
 def _of_objects(block: bytes, line: int, schema: pa.Schema) -> pa.RecordBatch:
     """The rows of whole lines, of which `line` came before."""
-    exact = any(values.holds_decimals(field.type) for field in schema)
     rows: list[dict[str, values.Json]] = []
     for number, text in enumerate(block.split(b"\n"), line + 1):
         if not text.strip():
             continue
         try:
-            row = values.loads(text, exact=exact)
+            row = values.loads(text)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
         if not isinstance(row, dict):

@@ -45,10 +45,10 @@ class Sample:
 @click.option(
     "--interval",
     "-i",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
-    metavar="S",
-    help="Refresh interval in seconds.",
+    type=o.PAUSE,
+    default="1s",
+    metavar="TIME",
+    help="Between refreshes.",
 )
 @click.option("--once", is_flag=True, help="Measure one interval and print it.")
 def top(call: Invocation, uri: str, interval: float, *, once: bool) -> None:
@@ -59,6 +59,8 @@ def top(call: Invocation, uri: str, interval: float, *, once: bool) -> None:
     """
     from rich.live import Live
 
+    if not (once or call.json or call.out.is_terminal):
+        raise click.UsageError("this is no terminal; --once measures one interval and prints it")
     table = call.open(uri)
     samples = [_sample(table)]
     with contextlib.suppress(KeyboardInterrupt):
@@ -69,7 +71,7 @@ def top(call: Invocation, uri: str, interval: float, *, once: bool) -> None:
             now = {"entries_per_second": rate, **dataclasses.asdict(samples[-1].stats)}
             call.out.show(now, picture(samples))
             return
-        screen = output.console()
+        screen = call.out.screen
         with _keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as live:
             live.update(picture(samples, lines=screen.height), refresh=True)
             while not pressed(interval):
@@ -183,7 +185,7 @@ def _unseen(seconds: float) -> bool:
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
     """Yield `pressed(seconds)`, which waits up to that long and returns whether q was pressed."""
-    if not sys.stdin.isatty():
+    if not output.is_terminal(sys.stdin):
         yield _unseen
         return
     import termios
