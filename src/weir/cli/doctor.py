@@ -12,17 +12,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 import weir
 from weir.cli import output, settings
 from weir.cli.invocation import Invocation, command
 from weir.errors import InvalidInput, NotAWeirTable, WeirError
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 _PACKAGES = ("lance-weir", "pylance", "pyarrow", "obstore", "protobuf", "numpy")
 _SKEW_S = 5.0
@@ -53,12 +50,10 @@ def doctor(call: Invocation, uri: str | None) -> None:
     rows = [(_mark(finding.state), finding.name, finding.detail) for finding in found]
     call.out.show({"ok": not bad, "findings": found}, output.grid("", "what", "found", rows=rows))
     if bad:
-        output.complain(f"{bad[0].name}: {bad[0].detail}")
-        raise click.exceptions.Exit(1)
+        raise WeirError(f"{bad[0].name}: {bad[0].detail}")
 
 
 def _mark(state: str) -> Text:
-    from rich.text import Text
 
     return Text(state, {"ok": "good", "note": "warn"}.get(state, "bad"))
 

@@ -11,14 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
+from typing import Final, TextIO, TypeAlias
+from uuid import UUID
 
 import click
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
-    from rich.text import Text
+from weir.colors import THEME
+from weir.errors import WeirError
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What JSON can hold."""
@@ -38,6 +43,18 @@ def harmless(text: str) -> str:
     of the window, or hide what was printed before.
     """
     return _CONTROLS.sub("?", text)
+
+
+class Screen(Console):
+    """A terminal that shows text and obeys none of it: rows and messages may be a stranger's."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of `renderable`, their text without control characters."""
+        for segment in super().render(renderable, options):
+            # Rich's own commands, such as moving the cursor, are no text.
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
 class Output:
@@ -69,8 +86,6 @@ class Output:
     def working(self, label: str) -> Iterator[Callable[[str, int, int | None], None]]:
         """Show progress on standard error if that is a terminal. The library calls what this
         yields with the kind of work, how much of it is done, and the total if it is known."""
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
         screen = console(stderr=True)
         progress = Progress(
             SpinnerColumn(),
@@ -97,15 +112,11 @@ class Output:
         if not is_terminal(sys.stdin):
             raise click.UsageError(f"{question} Confirm with --yes: there is no terminal")
         if not click.confirm(harmless(question), err=True):
-            complain("not confirmed; nothing was changed")
-            raise click.exceptions.Exit(1)
+            raise WeirError("not confirmed; nothing was changed")
 
 
 def console(*, stderr: bool = False) -> Console:
     """A terminal, or a file; rich honours NO_COLOR and TERM=dumb."""
-    from weir.cli.screen import Screen
-    from weir.colors import THEME
-
     made = Screen(stderr=stderr, highlight=False, theme=THEME)
     is_fitted = is_terminal(sys.stderr if stderr else sys.stdout)
     made.width = max(made.width, NARROWEST) if is_fitted else UNBOUNDED
@@ -118,7 +129,6 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def _print(screen: Console, part: RenderableType) -> None:
-    from rich.text import Text
 
     if isinstance(part, Text) and part.no_wrap:  # one line of many: what fits on the screen
         screen.print(part, no_wrap=True, overflow="ellipsis")
@@ -134,15 +144,11 @@ def _count(done: int, total: int | None) -> str:
 
 def done(verb: str, rest: str = "") -> Text:
     """A sentence that begins with what was done."""
-    from rich.text import Text
-
     return Text.assemble((verb, "good"), f" {rest}" if rest else "")
 
 
 def aside(text: str) -> Text:
     """A sentence of less importance."""
-    from rich.text import Text
-
     return Text(text, "dim")
 
 
@@ -150,10 +156,6 @@ def grid(*headers: str, rows: Iterable[Sequence[str | Text]] = ()) -> Table:
     """A table in the house style; a header that begins with '>' marks a column of numbers, and one
     that begins with '<' a column of names. Both stay on one line: on a narrow terminal they share
     the room, and what is cut ends with an ellipsis. Text is shown as it stands, without markup."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -176,9 +178,6 @@ def grid(*headers: str, rows: Iterable[Sequence[str | Text]] = ()) -> Table:
 
 def facts(pairs: Mapping[str, object]) -> Table:
     """Names and values in two columns, without borders or headers."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -215,6 +214,11 @@ def plain(value: object) -> Plain:
     if isinstance(value, datetime):
         return value.isoformat()
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def label(shard: UUID, value: object) -> str:
+    """A short name of a shard: its value, or the first digits of its id."""
+    return str(shard)[:8] if value is None else str(value)
 
 
 def many(count: int, thing: str) -> str:

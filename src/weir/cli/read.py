@@ -14,7 +14,7 @@ from weir.cli import options as o
 from weir.cli import output
 from weir.cli.formats import OUTPUTS
 from weir.cli.invocation import Invocation, command
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, WeirError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,8 +127,7 @@ def get(
     rows.write(found.to_reader(), kind, call.out)
     wanted = asked.group_by(list(table.primary_key)).aggregate([]).num_rows
     if found.num_rows < wanted:
-        output.complain(f"{table.uri}: {wanted - found.num_rows} of {wanted} keys not found")
-        raise click.exceptions.Exit(1)
+        raise WeirError(f"{table.uri}: {wanted - found.num_rows} of {wanted} keys not found")
 
 
 @command("search", example="weir search s3://lake/docs text 'fresh rows' -k 5")

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+from rich.text import Text
 
 import weir
 from weir.cli import options as o
+from weir.cli import output
 from weir.cli.invocation import Invocation, command
 from weir.cli.output import Output
 from weir.errors import InvalidInput
@@ -112,13 +114,11 @@ def _keep(bookmark: Path | None, at: weir.Bookmark) -> None:
 def _show(
     change: weir.Change, batch: pa.RecordBatch, labels: Mapping[UUID, Value], out: Output
 ) -> None:
-    from rich.text import Text
 
     from weir.cli import rows
 
     mark, style, rest = ("+", "good", "") if change.kind == "put" else ("-", "bad", "bad")
-    value = labels.get(change.shard)
-    label = str(change.shard)[:8] if value is None else str(value)
+    label = output.label(change.shard, labels.get(change.shard))
     for row in rows.objects(batch):
         told = {
             "shard": change.shard,

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 import weir
 from weir.cli import options as o
 from weir.cli import output
 from weir.cli.invocation import Invocation, command
-from weir.cli.stats import label
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
     from weir.read.stats import ShardStats, TableStats
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -57,8 +56,6 @@ def top(call: Invocation, uri: str, interval: float, *, once: bool) -> None:
     Quit with q or Ctrl-C. A refresh costs about ten small reads per shard; writers are not
     affected.
     """
-    from rich.live import Live
-
     if not (once or call.json or call.out.is_terminal):
         raise click.UsageError("this is no terminal; --once measures one interval and prints it")
     table = call.open(uri)
@@ -84,9 +81,6 @@ def picture(
 ) -> RenderableType:
     """The screen for these samples, the last of which is the present. If not all shards fit into
     `lines`, only the busiest are shown."""
-    from rich.console import Group
-    from rich.text import Text
-
     from weir.colors import GOOD
 
     now, before = samples[-1], samples[-2] if len(samples) > 1 else samples[-1]
@@ -103,7 +97,7 @@ def picture(
         first = start.get(s.shard, s)
         rate = (s.wal_tip - last.get(s.shard, s).wal_tip) / took
         view.add_row(
-            Text(label(s)),
+            Text(output.label(s.shard, s.value)),
             Text(f"{rate:,.0f}", "good" if rate else "dim"),
             f"{s.lag:,}",
             output.size(s.unflushed_bytes),
@@ -156,7 +150,6 @@ def sparkline(rates: list[float]) -> str:
 
 
 def _owner(shard: ShardStats, first: ShardStats) -> Text:
-    from rich.text import Text
 
     if shard.is_sealed:
         return Text("sealed", "dim")
