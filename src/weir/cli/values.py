@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from weir.format.exact import family_of
 from weir.format.nested import Spot, convert, with_inner
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -104,7 +105,7 @@ def _to_text(array: pa.Array) -> pa.Array:
         return _each(lambda raw: str(uuid.UUID(bytes=raw)), array.storage)
     if isinstance(dtype, pa.BaseExtensionType):
         return _to_text(array.storage)
-    if _is_binary(dtype):
+    if family_of(dtype) == "bytes":
         return _each(lambda raw: base64.b64encode(raw).decode(), array)
     if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype):
         return _moments_to_text(array)
@@ -236,13 +237,13 @@ def _kinds(dtype: pa.DataType) -> tuple[type, ...]:
 
 def from_text(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
     """An array of cells of CSV, or of text in JSON; `ValueError` for one that does not fit."""
-    if _is_text(dtype):
+    if family_of(dtype) == "text":
         return texts.cast(dtype)
     if isinstance(dtype, pa.UuidType):
         return _wrapped(_each(lambda text: uuid.UUID(text).bytes, texts, pa.binary(16)), dtype)
     if isinstance(dtype, pa.BaseExtensionType):
         return _wrapped(from_text(texts, dtype.storage_type), dtype)
-    if _is_binary(dtype):
+    if family_of(dtype) == "bytes":
         return _each(_unbase64, texts, dtype)
     if pa.types.is_dictionary(dtype):
         return from_text(texts, dtype.value_type).dictionary_encode().cast(dtype)
@@ -310,18 +311,3 @@ def _each(
 
 def _wrapped(storage: pa.Array, dtype: pa.DataType) -> pa.Array:
     return pa.ExtensionArray.from_storage(dtype, storage)
-
-
-def _is_text(dtype: pa.DataType) -> bool:
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(kind(dtype) for kind in kinds)
-
-
-def _is_binary(dtype: pa.DataType) -> bool:
-    kinds = (
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_fixed_size_binary,
-        pa.types.is_binary_view,
-    )
-    return any(kind(dtype) for kind in kinds)
