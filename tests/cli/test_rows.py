@@ -154,6 +154,30 @@ def test_a_put_that_fails_halfway_says_what_is_durable_and_goes_on_from_there(ru
     assert weir.open(str(uri)).count() == 35
 
 
+@pytest.mark.parametrize(
+    ("name", "row", "said"),
+    [
+        ("a.csv", "7,x,", "record 22: column 'v', double: "),
+        ("a.csv", "7", "record 22: 1 cells, not 3"),
+        ("a.jsonl", '{"id": 7, "v": "x"}', "line 23: column 'v', double: "),
+        ("a.jsonl", '{"id": 7', "line 23: "),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_place_in_the_whole_file(
+    run, table, tmp_path, monkeypatch, name, row, said
+):
+    from weir.cli import texts
+
+    monkeypatch.setattr(texts, "_BLOCK", 32)  # the row is not in the first block
+    lines = ["id,v,name", *(f'{i},1,"a\nb"' for i in range(20))]
+    if name == "a.jsonl":
+        lines = [f'{{"id": {i}}}' for i in range(20)] + ["", ""]
+    (tmp_path / name).write_text("\n".join([*lines, row, ""]))
+    ran = run("put", table.uri, tmp_path / name)
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+    assert said in ran.err
+
+
 def test_an_interrupted_put_says_what_is_durable(run, table, tmp_path, monkeypatch):
     file = tmp_path / "rows.csv"
     file.write_text("id\n" + "".join(f"{i}\n" for i in range(30)))

@@ -217,6 +217,6 @@ def _keys(given: Sequence[str], names: Sequence[str], schema: pa.Schema) -> pa.T
     schema = pa.schema([schema.field(name).with_nullable(True) for name in names])
     cells = pa.table([pa.array(parts) for parts in zip(*split, strict=True)], names=list(names))
     try:
-        return texts.typed(cells, schema)
+        return texts.typed(cells, schema, lambda row: f"key {row + 1}")
     except ValueError as error:
-        raise InvalidInput(f"key {error}") from error
+        raise InvalidInput(str(error)) from error
