@@ -1,8 +1,11 @@
 """The command as a person runs it, in this process: takes arguments, returns status and outputs."""
 
+import io
 import json
+import re
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,32 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
         status = main([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
         return Ran(status, out, err)
+
+    return run_
+
+
+class Screen(io.TextIOWrapper):
+    """A terminal, as far as a program can tell."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+STYLES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture
+def terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run`, with standard output on a terminal of COLUMNS columns; styles are left out."""
+
+    def run_(*arguments: object) -> Ran:
+        kept = io.BytesIO()
+        screen = Screen(kept, encoding="utf-8")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", screen)
+            ran = run(*arguments)
+        screen.flush()
+        return replace(ran, out=STYLES.sub("", kept.getvalue().decode()))
 
     return run_
 

@@ -20,6 +20,10 @@ from weir.cli import output, upkeep
         ["compact", "--engine", "gpu"],
         ["adopt-shard", "0", "--as", "best"],
         ["gc", "--watch", "soon"],
+        ["gc", "--watch", "0"],
+        ["tail", "--poll", "-1"],
+        ["tail", "--poll", "nan"],
+        ["top", "--interval", "-1"],
     ],
 )
 def test_a_wrong_value_of_an_option_is_wrong_usage(run, table, arguments):
@@ -51,13 +55,13 @@ def test_an_answer_of_no_changes_nothing_and_says_so(run, table, monkeypatch):
 
 @pytest.mark.parametrize("width", [40, 50, 60])
 def test_no_column_vanishes_and_no_number_is_cut_unmarked_on_a_narrow_terminal(
-    run, table, monkeypatch, width
+    terminal, table, monkeypatch, width
 ):
     with table.writer() as writer:
         writer.put([{"id": i} for i in range(12_345)])
     monkeypatch.setenv("COLUMNS", str(width))
     for command in (["stats"], ["top", "--once", "--interval", "0.1"]):
-        shown = run(*command[:1], table.uri, *command[1:]).out.splitlines()
+        shown = terminal(*command[:1], table.uri, *command[1:]).out.splitlines()
         rule = next(i for i, line in enumerate(shown) if line.startswith("─"))
         cells = [line.split() for line in shown[rule + 1 : rule + 5]]
         assert [row[0] for row in cells] == ["0", "1", "2", "3"]
@@ -68,14 +72,14 @@ def test_no_column_vanishes_and_no_number_is_cut_unmarked_on_a_narrow_terminal(
 
 
 @pytest.mark.parametrize("width", [1, 10, 25, 39])
-def test_a_very_narrow_terminal_is_no_failure(run, table, monkeypatch, width):
+def test_a_very_narrow_terminal_is_no_failure(terminal, table, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     table.checkpoint(name="nightly")
     for command in ("stats", "shards", "scan", "top --once --interval 0.1", "checkpoint list"):
-        ran = run(*command.split(), table.uri)
+        ran = terminal(*command.split(), table.uri)
         assert ran.status == 0, ran.err
         assert ran.out
-    assert run("put", "--help").status == 0
+    assert terminal("put", "--help").status == 0
 
 
 def test_the_shared_options_may_stand_before_or_after_the_command(run, table, tmp_path):
@@ -196,7 +200,7 @@ def test_doctor_makes_no_folder(run, tmp_path):
 
 def imported_by(code):
     """Which of these libraries a new process imports that runs `code`, and what it prints."""
-    libraries = "{'lance', 'pyarrow', 'numpy', 'rich'}"
+    libraries = "{'lance', 'pyarrow', 'numpy'}"
     code = f"import sys; {code}; print('imported', sorted({libraries} & sys.modules.keys()))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     said, _, imported = ran.stdout.rpartition("imported ")

@@ -90,12 +90,12 @@ def test_the_line_of_a_delete_is_in_its_own_colour(coloured, table):
 
 
 @pytest.mark.parametrize("columns", [80, 140])
-def test_tables_fit_and_nothing_is_cut(run, table, monkeypatch, columns):
+def test_tables_fit_and_nothing_is_cut(terminal, table, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     table.checkpoint(scope="durable", name="nightly", ttl="7d")
     nameless = table.checkpoint(scope="durable")
     shown = {
-        command: run(*command.split(), table.uri).out
+        command: terminal(*command.split(), table.uri).out
         for command in ("stats", "shards", "checkpoint list", "top --once --interval 0.1")
     }
     for command, text in shown.items():
@@ -221,7 +221,7 @@ def test_a_duration_may_be_a_plain_number_of_seconds(run, table):
     assert run("gc", table.uri, "--min-age", "0", "--dry-run").status == 0
     bad = run("gc", table.uri, "--min-age", "soon")
     assert bad.status == 2
-    assert "'15m'" in bad.err
+    assert "15m" in bad.err
 
 
 def test_square_brackets_are_shown_and_are_no_markup(run, table, tmp_path, monkeypatch):

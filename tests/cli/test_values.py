@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import weir
 from weir.cli import rows, texts, values
+from weir.cli.output import Output
 
 UNITS = ("s", "ms", "us", "ns")
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
@@ -140,7 +141,7 @@ def written_and_read(array, format):
     batch = pa.RecordBatch.from_arrays([pa.array(range(len(array))), array], schema=schema)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"rows.{format}")
-        rows.write(pa.RecordBatchReader.from_batches(schema, [batch]), format, path)
+        rows.write(pa.RecordBatchReader.from_batches(schema, [batch]), format, Output(), path)
         data = path.read_bytes()
     read = texts.csv if format == "csv" else texts.json_lines
     found = pa.Table.from_batches(read(io.BytesIO(data), schema), schema)

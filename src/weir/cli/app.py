@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import Final
 import click
 
 from weir.cli.invocation import SHARED, Invocation
-from weir.cli.output import complain
+from weir.cli.output import complain, is_terminal, message_of
 from weir.errors import WeirError
 
 DEBUG_ENV: Final = "WEIR_DEBUG"
@@ -65,6 +66,16 @@ class Commands(click.Group):
         assert isinstance(found, click.Command)
         return found
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command. One that is interrupted may say how to go on: what it raises again."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            if is_terminal(sys.stderr):
+                sys.stderr.write("\n")  # after the terminal's ^C
+            complain("; ".join(("interrupted", *error.args)))
+            raise click.exceptions.Exit(INTERRUPTED) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands, section by section."""
         for title, names in SECTIONS.items():
@@ -101,6 +112,7 @@ weir.params += SHARED
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 success, 1 failed, 2 wrong usage."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    _prepare_streams()
     try:
         status = weir.main(argv, prog_name="weir", standalone_mode=False)
         sys.stdout.flush()
@@ -118,13 +130,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return SUCCESS
     except (WeirError, OSError) as error:
         _trace(argv)
-        return _say(str(error) or type(error).__name__, FAILED)
+        return _say(message_of(error), FAILED)
     except Exception as error:  # noqa: BLE001  the last line of defence
         if not _trace(argv):
             hint = "this is a bug: run `weir --debug ...` for a traceback, and please report it"
             return _say(f"unexpected {type(error).__name__}: {error}; {hint}", FAILED)
         return FAILED
     return status if isinstance(status, int) else SUCCESS
+
+
+def _prepare_streams() -> None:
+    """Let the standard streams be open, and take every character.
+
+    A stream that the shell closed (`>&-`) is /dev/null: a file of the table that got its number
+    would receive whatever a library prints. What an encoding lacks is written as an escape, as
+    Python does on standard error.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _trace(argv: Sequence[str]) -> bool:
@@ -139,7 +169,10 @@ def _wrong_usage(error: click.UsageError) -> int:
         sys.stderr.write(error.format_message() + "\n")
         return USAGE
     command = "weir" if error.ctx is None else error.ctx.command_path
-    return _say(f"{error.format_message()} (see {command} --help)", USAGE)
+    hint = f"see {command} --help"
+    if isinstance(error, click.NoSuchOption) and error.option_name[1:2].isdigit():
+        hint = f"write -- before a value that begins with -; {hint}"
+    return _say(f"{error.format_message()} ({hint})", USAGE)
 
 
 def _say(message: str, status: int) -> int:

@@ -12,17 +12,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 import weir
 from weir.cli import output, settings
 from weir.cli.invocation import Invocation, command
 from weir.errors import InvalidInput, NotAWeirTable, WeirError
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 _PACKAGES = ("lance-weir", "pylance", "pyarrow", "obstore", "protobuf", "numpy")
 _SKEW_S = 5.0
@@ -53,12 +50,10 @@ def doctor(call: Invocation, uri: str | None) -> None:
     rows = [(_mark(finding.state), finding.name, finding.detail) for finding in found]
     call.out.show({"ok": not bad, "findings": found}, output.grid("", "what", "found", rows=rows))
     if bad:
-        output.complain(f"{bad[0].name}: {bad[0].detail}")
-        raise click.exceptions.Exit(1)
+        raise WeirError(f"{bad[0].name}: {bad[0].detail}")
 
 
 def _mark(state: str) -> Text:
-    from rich.text import Text
 
     return Text(state, {"ok": "good", "note": "warn"}.get(state, "bad"))
 
@@ -96,7 +91,7 @@ def _spark() -> Finding:
 def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
     from weir.env import SYSTEM
     from weir.store import probe
-    from weir.store.api import ObjectMissing, is_local
+    from weir.store.api import is_local
     from weir.store.open import FSYNC, open_store
 
     names = ", ".join(sorted(options)) or "none given"
@@ -107,9 +102,6 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
         report = probe.probe(store)
     except (WeirError, OSError) as error:
         yield Finding("store", "bad", str(error))
-        return
-    except ObjectMissing as error:
-        yield Finding("store", "bad", f"nothing can be written there: {error}")
         return
     for check in report.checks:
         state = "ok" if check.passed else "bad"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec
 
@@ -24,7 +25,7 @@ class Invocation:
     option: Sequence[str] = ()
     config: Path | None = None
 
-    @property
+    @cached_property
     def out(self) -> Output:
         """Where results go."""
         return Output(json=self.json)

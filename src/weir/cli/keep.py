@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 from weir.cli import options as o
 from weir.cli import output
 from weir.cli.invocation import Invocation, command
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from weir.keep.keeper import Keeper
     from weir.keep.policy import KeeperPolicy
     from weir.keep.server import Pages
@@ -244,7 +243,6 @@ _COLORS = {"succeeded": "good", "failed": "bad", "damaged": "bad", "silent": "ba
 
 
 def _line(report: JobReport) -> Text:
-    from rich.text import Text
 
     color = _COLORS.get(report.result, "mark")
     took = f" ({output.span(report.seconds)})" if report.seconds else ""
@@ -259,7 +257,6 @@ def _plain(report: JobReport) -> dict[str, object]:
 
 
 def _standing(job: JobStatus) -> Text:
-    from rich.text import Text
 
     color = _COLORS.get(job.status, "mark")
     last = f"last done {output.moment(job.succeeded)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from rich.text import Text
 
 from weir.cli import output
 from weir.cli.invocation import Invocation, command
@@ -16,8 +17,6 @@ def ls(call: Invocation, prefix: str) -> None:
     One listing, one for each folder in it, and two requests for each table. Links are not followed.
     The exit status is 1 if a folder could not be searched; the others are listed.
     """
-    from rich.text import Text
-
     from weir.keep.discover import tables_in
     from weir.store.open import normalize
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -30,18 +30,28 @@ def usage(option: str | None = None) -> Iterator[None]:
 
 
 class Duration(click.ParamType[float]):
-    """A number of seconds, or a text such as 15m or 7d."""
+    """A number of seconds, or a text such as 15m or 7d; at least `least` seconds."""
 
     name = "time"
+
+    def __init__(self, least: float = 0.0) -> None:
+        self.least = least
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """The number of seconds."""
         try:
-            return seconds(value)
-        except InvalidInput as error:
-            self.fail(str(error), param, ctx)
+            found = seconds(value)
+        except InvalidInput:
+            self.fail(f"write a time such as 0.5s, 15m or 7d, not {value!r}", param, ctx)
+        if found < self.least:
+            self.fail(f"{value!r} is less than {self.least:g}s", param, ctx)
+        return found
+
+
+PAUSE = Duration(least=0.1)
+"""Between two looks at a store: without one, they would be all that it does."""
 
 
 uri = click.argument("uri", metavar="URI", help="The table: a path, s3://, gs:// or az://.")
@@ -68,15 +78,18 @@ defaults = click.option(
 )
 yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 watch = click.option(
-    "--watch", type=Duration(), metavar="TIME", help="Repeat until Ctrl-C, with this pause."
+    "--watch", type=PAUSE, metavar="TIME", help="Repeat until Ctrl-C, with this pause."
 )
 
 
 def names(text: str | None) -> list[str] | None:
-    """The column names in a text like 'a,b'."""
+    """The column names in a text like 'a,b'; None if it was not given."""
     if text is None:
         return None
-    return [part.strip() for part in text.split(",") if part.strip()]
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found:
+        raise click.UsageError("name at least one column, or leave the option out")
+    return found
 
 
 def computed(columns: str | None, more: Sequence[str], schema: pa.Schema) -> types.Columns | None:
@@ -119,32 +132,16 @@ def writer_config(pairs: Sequence[str]) -> WriterConfig | None:
         return None
     from weir.config import WriterConfig
 
-    known = WriterConfig().to_record()
+    known = sorted(WriterConfig().to_record().keys() - {"index_configs"})  # which Python sets
     values: dict[str, object] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or name not in known:
-            choices = ", ".join(sorted(known))
-            raise click.BadParameter(
-                f"{pair!r}: write NAME=VALUE, with NAME one of {choices}", param_hint="--set"
-            )
-        values[name] = _value(name, text, known[name])
+            problem = f"{pair!r}: write NAME=VALUE, with NAME one of {', '.join(known)}"
+            raise click.BadParameter(problem, param_hint="--set")
+        values[name] = _SPELT.get(text.lower(), int(text) if text.isdecimal() else text)
     with usage("--set"):
         return WriterConfig(**values)  # type: ignore[arg-type]
 
 
-def _value(name: str, text: str, default: object) -> object:
-    if name == "max_memtable_age" and text.lower() == "none":
-        return None
-    if isinstance(default, float):
-        return float(text) if text.replace(".", "", 1).isdigit() else text
-    if isinstance(default, bool) and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if isinstance(default, int) and not isinstance(default, bool) and text.isdigit():
-        return int(text)
-    kind = "true or false" if isinstance(default, bool) else "a whole number"
-    if not isinstance(default, int):
-        problem = f"cannot change {name}; create the table in Python, with writer_defaults"
-    else:
-        problem = f"{name} must be {kind}, not {text!r}"
-    raise click.BadParameter(problem, param_hint="--set")
+_SPELT: Final = {"true": True, "false": False, "none": None}

@@ -10,20 +10,28 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from functools import cached_property
+from typing import Final, TextIO, TypeAlias
+from uuid import UUID
 
 import click
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
-    from rich.text import Text
+from weir.colors import THEME
+from weir.errors import WeirError
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What JSON can hold."""
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 NARROWEST: Final = 40
 """Columns: on a narrower terminal lines are broken by the terminal, not squeezed to nothing."""
+UNBOUNDED: Final = 1 << 30
+"""Columns of what is no terminal: in a pipe or a file nothing is cut or broken."""
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -37,29 +45,47 @@ def harmless(text: str) -> str:
     return _CONTROLS.sub("?", text)
 
 
+class Screen(Console):
+    """A terminal that shows text and obeys none of it: rows and messages may be a stranger's."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of `renderable`, their text without control characters."""
+        for segment in super().render(renderable, options):
+            # Rich's own commands, such as moving the cursor, are no text.
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+
+
 class Output:
     """Tables and sentences for people, or one line of JSON for programs."""
 
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether results are fitted to a screen; else nothing is cut."""
+        return is_terminal(sys.stdout)
+
+    @cached_property
+    def screen(self) -> Console:
+        """Standard output."""
+        return console()
+
     def show(self, value: object, *shown: RenderableType) -> None:
         """Print a result: `value` as JSON, or else what people see."""
         if self.json:
             sys.stdout.write(json.dumps(plain(value)) + "\n")
-            sys.stdout.flush()
-            return
-        screen = console()
-        for part in shown:
-            # A sentence is as long as it is; only tables are fitted to the terminal.
-            screen.print(part, soft_wrap=_is_sentence(part))
+        else:
+            for part in shown:
+                _print(self.screen, part)
+        sys.stdout.flush()
 
     @contextmanager
     def working(self, label: str) -> Iterator[Callable[[str, int, int | None], None]]:
         """Show progress on standard error if that is a terminal. The library calls what this
         yields with the kind of work, how much of it is done, and the total if it is known."""
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
         screen = console(stderr=True)
         progress = Progress(
             SpinnerColumn(),
@@ -83,27 +109,31 @@ class Output:
         """End the command unless the answer is yes. `--yes` and `--json` answer it."""
         if yes or self.json:
             return
-        if not sys.stdin.isatty():
+        if not is_terminal(sys.stdin):
             raise click.UsageError(f"{question} Confirm with --yes: there is no terminal")
         if not click.confirm(harmless(question), err=True):
-            complain("not confirmed; nothing was changed")
-            raise click.exceptions.Exit(1)
+            raise WeirError("not confirmed; nothing was changed")
 
 
 def console(*, stderr: bool = False) -> Console:
     """A terminal, or a file; rich honours NO_COLOR and TERM=dumb."""
-    from weir.cli.screen import Screen
-    from weir.colors import THEME
-
     made = Screen(stderr=stderr, highlight=False, theme=THEME)
-    made.width = max(made.width, NARROWEST)
+    is_fitted = is_terminal(sys.stderr if stderr else sys.stdout)
+    made.width = max(made.width, NARROWEST) if is_fitted else UNBOUNDED
     return made
 
 
-def _is_sentence(part: RenderableType) -> bool:
-    from rich.text import Text
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person reads it, or types into it; None is a stream that the shell closed."""
+    return stream is not None and stream.isatty()
 
-    return isinstance(part, str | Text)
+
+def _print(screen: Console, part: RenderableType) -> None:
+
+    if isinstance(part, Text) and part.no_wrap:  # one line of many: what fits on the screen
+        screen.print(part, no_wrap=True, overflow="ellipsis")
+    else:  # a sentence is as long as it is; a table is fitted to the screen
+        screen.print(part, soft_wrap=isinstance(part, str | Text))
 
 
 def _count(done: int, total: int | None) -> str:
@@ -114,15 +144,11 @@ def _count(done: int, total: int | None) -> str:
 
 def done(verb: str, rest: str = "") -> Text:
     """A sentence that begins with what was done."""
-    from rich.text import Text
-
     return Text.assemble((verb, "good"), f" {rest}" if rest else "")
 
 
 def aside(text: str) -> Text:
     """A sentence of less importance."""
-    from rich.text import Text
-
     return Text(text, "dim")
 
 
@@ -130,10 +156,6 @@ def grid(*headers: str, rows: Iterable[Sequence[str | Text]] = ()) -> Table:
     """A table in the house style; a header that begins with '>' marks a column of numbers, and one
     that begins with '<' a column of names. Both stay on one line: on a narrow terminal they share
     the room, and what is cut ends with an ellipsis. Text is shown as it stands, without markup."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -156,9 +178,6 @@ def grid(*headers: str, rows: Iterable[Sequence[str | Text]] = ()) -> Table:
 
 def facts(pairs: Mapping[str, object]) -> Table:
     """Names and values in two columns, without borders or headers."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -170,6 +189,13 @@ def facts(pairs: Mapping[str, object]) -> Table:
 def complain(message: str) -> None:
     """Write one line to standard error, without markup or wrapping."""
     sys.stderr.write(f"weir: {harmless(' '.join(message.split()))}\n")
+
+
+def message_of(error: Exception) -> str:
+    """What the error says; an error of the operating system without its number."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
 
 
 def plain(value: object) -> Plain:
@@ -188,6 +214,11 @@ def plain(value: object) -> Plain:
     if isinstance(value, datetime):
         return value.isoformat()
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def label(shard: UUID, value: object) -> str:
+    """A short name of a shard: its value, or the first digits of its id."""
+    return str(shard)[:8] if value is None else str(value)
 
 
 def many(count: int, thing: str) -> str:
@@ -229,4 +260,7 @@ def moment(seconds: float | None) -> str:
     """A point in time in readable form, in UTC."""
     if seconds is None:
         return "never"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError):  # a lifetime may be as long as one likes
+        return "after the year 9999"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -13,10 +13,7 @@ from weir.cli import options as o
 from weir.cli import output
 from weir.cli.formats import INPUTS, STDIN
 from weir.cli.invocation import Invocation, command
-from weir.errors import FencedError, PartialWrite, WeirError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from weir.errors import FencedError, InvalidInput, PartialWrite, WeirError
 
 
 @command("put", example="weir put s3://lake/orders new.parquet more.csv")
@@ -38,6 +35,13 @@ if TYPE_CHECKING:
     metavar="N",
     help="Rows per put.",
 )
+@click.option(
+    "--skip",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Leave out the first N rows; a run that failed says how many.",
+)
 def put(
     call: Invocation,
     uri: str,
@@ -46,74 +50,79 @@ def put(
     *,
     delete: bool,
     batch_rows: int,
+    skip: int,
 ) -> None:
     """Write rows; they are durable when the command ends.
 
-    Rows with the key of an older row replace it. If the command fails halfway, the rows put before
-    the failure are durable. Run it again: with a key, no row is duplicated.
+    Rows with the key of an older row replace it. If the command fails halfway, it says how many
+    rows are durable: run it again with --skip to put the others.
     """
     import pyarrow as pa
 
-    from weir.cli import sources
+    from weir.cli import rows, sources
 
-    table = call.open(uri)
-    schema = table.schema
-    if delete:
-        schema = pa.schema([schema.field(name) for name in table.primary_key])
-    rows = puts = 0
-    began = time.monotonic()
     files = file or [STDIN]
-    if STDIN in files and sys.stdin.isatty():
+    if STDIN in files and sys.stdin is None:
+        raise click.UsageError("standard input is closed; name a file")
+    table = call.open(uri)
+    key = list(table.primary_key)
+    if delete and not key:
+        raise click.UsageError(f"--delete: {table.uri} is append-only, and has no key")
+    schema = pa.schema([table.schema.field(name) for name in key]) if delete else table.schema
+    kinds = [sources.kind_of(source, format_) for source in files]  # before anything is written
+    if STDIN in files and output.is_terminal(sys.stdin):
         output.console(stderr=True).print("[dim]type rows as CSV or JSON lines; end with Ctrl-D[/]")
     total = sources.known_rows(files, format_)
-    with call.out.working("rows") as progress, table.writer() as writer:
-        for source in files:
-            found = sources.batches(source, schema, call.storage(source), format_)
-            for batch in _sized(found, batch_rows):
-                try:
-                    if delete:
-                        writer.delete(batch.select(list(table.primary_key)))
-                    else:
-                        writer.put(batch)
-                except (FencedError, PartialWrite) as error:
-                    raise _taken_over(error, rows) from error
-                rows, puts = rows + batch.num_rows, puts + 1
-                progress("rows", rows, total)
+    count = puts = 0
+    began = time.monotonic()
+    found = (
+        batch
+        for source, kind in zip(files, kinds, strict=True)
+        for batch in sources.batches(source, schema, call.storage(source), kind)
+    )
+    with (
+        _telling(lambda: skip + count, has_key=bool(key)),
+        call.out.working("rows") as progress,
+        table.writer() as writer,
+    ):
+        for batch in rows.sized(found, batch_rows, skip):
+            if delete:
+                writer.delete(batch.select(key))
+            else:
+                writer.put(batch)
+            count, puts = count + batch.num_rows, puts + 1
+            progress("rows", skip + count, total)
     took = time.monotonic() - began
-    rate = f", {rows / took:,.0f} rows/s" if took > 0 else ""
+    rate = f", {count / took:,.0f} rows/s" if took > 0 else ""
     call.out.show(
-        {"rows": rows, "puts": puts, "deleted": delete, "seconds": round(took, 3)},
+        {"rows": count, "puts": puts, "deleted": delete, "seconds": round(took, 3)},
         output.done(
             "deleted" if delete else "put",
-            f"{output.many(rows, 'row')} in {output.span(took)}{rate}",
+            f"{output.many(count, 'row')} in {output.span(took)}{rate}",
         ),
     )
 
 
-def _taken_over(error: FencedError | PartialWrite, rows: int) -> WeirError:
-    """The message for a fenced writer in the shell; any other failure unchanged."""
+@contextmanager
+def _telling(durable: Callable[[], int], *, has_key: bool) -> Iterator[None]:
+    """Let a failure say how many rows of the input are durable, and how to put the others."""
+    try:
+        yield
+    except (KeyboardInterrupt, WeirError, OSError) as error:
+        rows = durable()
+        is_refused = isinstance(error, InvalidInput)
+        # Without a key nothing tells which rows of the put that failed are there.
+        more = "" if has_key or is_refused else " (some of the next ones may be durable, too)"
+        how = f"{output.many(rows, 'row')} durable{more}: run it again with --skip {rows}"
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(how) from None
+        said = _taken_over(error) or output.message_of(error)
+        raise WeirError(f"{said}; {how}" if rows or not is_refused else said) from error
+
+
+def _taken_over(error: WeirError | OSError) -> str | None:
+    """What a writer was fenced by, in the shell's words; None for any other failure."""
     failures = list(error.failures.values()) if isinstance(error, PartialWrite) else [error]
     if not all(isinstance(one, FencedError) for one in failures):
-        return error
-    return WeirError(
-        f"another writer took over {output.many(len(failures), 'shard')} after {rows:,} rows were"
-        " put. When it is done, run this command again: with a key, no row is duplicated"
-    )
-
-
-def _sized(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The same rows in pieces of `rows`: one piece is one entry in each shard's log."""
-    import pyarrow as pa
-
-    waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        for start in range(0, batch.num_rows, rows):
-            part = batch.slice(start, rows)
-            if waiting and (count + part.num_rows > rows or part.schema != waiting[0].schema):
-                yield pa.Table.from_batches(waiting)
-                waiting, count = [], 0
-            waiting.append(part)
-            count += part.num_rows
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+        return None
+    return f"another writer took over {output.many(len(failures), 'shard')}; wait until it is done"

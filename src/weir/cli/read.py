@@ -14,7 +14,7 @@ from weir.cli import options as o
 from weir.cli import output
 from weir.cli.formats import OUTPUTS
 from weir.cli.invocation import Invocation, command
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, WeirError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +93,7 @@ def scan(
         text = read.explain()
         call.out.show({"plan": text.splitlines()}, output.aside(text))
     else:
-        rows.write(read.to_reader(), kind, target)
+        rows.write(read.to_reader(), kind, call.out, target)
 
 
 @command("get", example="weir get s3://lake/orders 17 18")
@@ -124,11 +124,10 @@ def get(
     table = call.open(uri)
     asked = _keys(key, table.primary_key, table.schema)
     found = table.get(asked, columns=o.names(columns), freshness=freshness, checkpoint=checkpoint)
-    rows.write(found.to_reader(), kind)
+    rows.write(found.to_reader(), kind, call.out)
     wanted = asked.group_by(list(table.primary_key)).aggregate([]).num_rows
     if found.num_rows < wanted:
-        output.complain(f"{table.uri}: {wanted - found.num_rows} of {wanted} keys not found")
-        raise click.exceptions.Exit(1)
+        raise WeirError(f"{table.uri}: {wanted - found.num_rows} of {wanted} keys not found")
 
 
 @command("search", example="weir search s3://lake/docs text 'fresh rows' -k 5")
@@ -182,7 +181,7 @@ def search(
         columns=o.names(columns),
         freshness=freshness,
     )
-    rows.write(found.to_reader(), kind)
+    rows.write(found.to_reader(), kind, call.out)
 
 
 def _query(text: str, *, phrase: bool, every: bool) -> weir.Words | list[float]:
@@ -202,23 +201,22 @@ def _query(text: str, *, phrase: bool, every: bool) -> weir.Words | list[float]:
         ) from error
 
 
-def _keys(texts: Sequence[str], names: Sequence[str], schema: pa.Schema) -> pa.Table:
+def _keys(given: Sequence[str], names: Sequence[str], schema: pa.Schema) -> pa.Table:
     """The keys, converted to the types of the key columns."""
     import pyarrow as pa
 
+    from weir.cli import texts
+
     if not names:
         raise InvalidInput("the table is append-only and has no key; use weir scan --filter")
-    split = [text.split(",") if len(names) > 1 else [text] for text in texts]
+    split = [text.split(",") if len(names) > 1 else [text] for text in given]
     if any(len(parts) != len(names) for parts in split):
         raise InvalidInput(
             f"a key is {', '.join(names)}: write a value for each, separated by commas"
         )
-    columns = []
-    for place, name in enumerate(names):
-        kind = schema.field(name).type
-        texts_of = pa.array([parts[place] for parts in split], pa.string())
-        try:
-            columns.append(texts_of.cast(kind))
-        except pa.ArrowInvalid as error:
-            raise InvalidInput(f"key column {name!r} is {kind}: {error}") from error
-    return pa.table(columns, names=list(names))
+    schema = pa.schema([schema.field(name).with_nullable(True) for name in names])
+    cells = pa.table([pa.array(parts) for parts in zip(*split, strict=True)], names=list(names))
+    try:
+        return texts.typed(cells, schema, lambda row: f"key {row + 1}")
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
 import pyarrow as pa
 
-from weir.errors import InvalidInput
+from weir.cli.options import usage
 from weir.format.type_texts import parse_column
 
 
 def parse(columns: Sequence[str], key: Sequence[str]) -> pa.Schema:
     """Parse a schema; a column marked `!` or in the key is not nullable."""
-    try:
+    with usage("--column"):
         return require(pa.schema([parse_column(text) for text in columns]), key)
-    except InvalidInput as error:
-        raise click.BadParameter(str(error), param_hint="--column") from error
 
 
 def require(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 import weir
 from weir.cli import texts
-from weir.cli.formats import INPUTS, STDIN, SUFFIXES
+from weir.cli.formats import STDIN, SUFFIXES
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.lake.base.adopt import find_dataset
 from weir.store.api import ObjectMissing
@@ -33,7 +33,7 @@ def batches(
     format: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `source` ('-': standard input), with text parsed according to `schema`."""
-    kind = _format(source, format)
+    kind = kind_of(source, format)
     if kind == "lance":
         yield from _dataset(source, storage_options)
         return
@@ -54,7 +54,7 @@ def batches(
 def known_rows(files: Sequence[str], format: str | None = None) -> int | None:
     """The number of rows, if it is known before reading, as for Parquet; else None."""
     if any(
-        source == STDIN or "://" in source or _format(source, format) != "parquet"
+        source == STDIN or "://" in source or kind_of(source, format) != "parquet"
         for source in files
     ):
         return None
@@ -71,9 +71,10 @@ def schema_of(source: str, storage_options: Mapping[str, str]) -> pa.Schema:
     raise InvalidInput(f"{source} has no rows to infer columns from; use --column")
 
 
-def _format(source: str, named: str | None) -> str | None:
+def kind_of(source: str, named: str | None) -> str | None:
+    """The format of a file, by its name; None for standard input, which its first bytes say."""
     if named is not None or source == STDIN:
-        return named  # that of standard input is detected from its first bytes
+        return named
     kind = SUFFIXES.get(Path(source).suffix.lower())
     if "://" in source:
         return kind or "lance"
@@ -83,7 +84,8 @@ def _format(source: str, named: str | None) -> str | None:
         raise InvalidInput(f"there is no file {source}")
     if kind is None:
         raise InvalidInput(
-            f"{source}: unknown suffix; give its format with --format ({', '.join(INPUTS)})"
+            f"{source}: its name does not say its format; rename it ({', '.join(SUFFIXES)}), or use"
+            " the option --format of weir put"
         )
     return kind
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from weir.cli import options as o
 from weir.cli import output
 from weir.cli.invocation import Invocation, command
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
     from weir.read.stats import ShardStats, TableStats
 
 WAITING_GENERATIONS: Final = 8
@@ -36,7 +37,14 @@ def shards(call: Invocation, uri: str) -> None:
         for s in found
     ]
     rows = [
-        (label(s), str(s.shard), status(s), str(s.epoch), str(s.manifest_version)) for s in found
+        (
+            output.label(s.shard, s.value),
+            str(s.shard),
+            status(s),
+            str(s.epoch),
+            str(s.manifest_version),
+        )
+        for s in found
     ]
     call.out.show(told, output.grid("value", "shard", "status", ">epoch", ">manifest", rows=rows))
 
@@ -55,8 +63,6 @@ def stats(call: Invocation, uri: str) -> None:
 
 def overview(found: TableStats) -> RenderableType:
     """The whole table on one screen."""
-    from rich.console import Group
-
     oldest = found.oldest_unflushed_seconds
     head = output.facts(
         {
@@ -91,15 +97,13 @@ def _consumers(found: TableStats) -> dict[str, str]:
 
 def by_shard(found: TableStats) -> Table:
     """One line for each shard."""
-    from rich.text import Text
-
     view = output.grid(
         "<shard", ">epoch", ">tip", ">lag", ">bytes", ">oldest", ">SSTables", ">rows", ">pins"
     )
     for s in found.shards:
         is_old = (s.oldest_unflushed_seconds or 0) > OLD_SECONDS
         view.add_row(
-            Text(label(s)),
+            Text(output.label(s.shard, s.value)),
             f"{s.epoch}",
             f"{s.wal_tip:,}",
             f"{s.lag:,}",
@@ -111,11 +115,6 @@ def by_shard(found: TableStats) -> Table:
             style="dim" if s.is_sealed else None,
         )
     return view
-
-
-def label(shard: ShardStats) -> str:
-    """A short name of a shard: its value, or the first digits of its id."""
-    return str(shard.shard)[:8] if shard.value is None else str(shard.value)
 
 
 def status(shard: ShardStats) -> str:

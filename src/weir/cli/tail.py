@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+from rich.text import Text
 
 import weir
 from weir.cli import options as o
 from weir.cli import output
 from weir.cli.invocation import Invocation, command
+from weir.cli.output import Output
 from weir.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Stop after N rows; with --bookmark or --consumer, after the change with the last one.",
 )
-@click.option("--poll", default=0.5, metavar="S", help="Seconds between polls.")
+@click.option("--poll", type=o.PAUSE, default="0.5s", metavar="TIME", help="Between polls.")
 def tail(
     call: Invocation,
     uri: str,
@@ -89,7 +89,7 @@ def tail(
             whole = left is None or bookmark is not None or consumer is not None
             batch = change.batch if whole else change.batch.slice(0, left)
             is_shown = False
-            _show(change, batch, labels, as_json=call.json)
+            _show(change, batch, labels, call.out)
             is_shown = True
             _keep(bookmark, change.bookmark)
             if left is not None:
@@ -112,30 +112,25 @@ def _keep(bookmark: Path | None, at: weir.Bookmark) -> None:
 
 
 def _show(
-    change: weir.Change, batch: pa.RecordBatch, labels: Mapping[UUID, Value], *, as_json: bool
+    change: weir.Change, batch: pa.RecordBatch, labels: Mapping[UUID, Value], out: Output
 ) -> None:
-    from rich.text import Text
 
     from weir.cli import rows
 
-    if as_json:
-        about = {
-            "shard": str(change.shard),
+    mark, style, rest = ("+", "good", "") if change.kind == "put" else ("-", "bad", "bad")
+    label = output.label(change.shard, labels.get(change.shard))
+    for row in rows.objects(batch):
+        told = {
+            "shard": change.shard,
             "position": change.position,
             "epoch": change.epoch,
             "kind": change.kind,
+            "row": row,
         }
-        lines = [json.dumps({**about, "row": row}) + "\n" for row in rows.objects(batch)]
-        sys.stdout.write("".join(lines))
-        sys.stdout.flush()
-        return
-    mark, style, rest = ("+", "good", "") if change.kind == "put" else ("-", "bad", "bad")
-    value = labels.get(change.shard)
-    label = str(change.shard)[:8] if value is None else str(value)
-    screen = output.console()
-    for row in batch.to_pylist():
-        cells = [part for n, cell in row.items() for part in ((f"  {n}=", "dim"), rows.cell(cell))]
-        text = Text.assemble(
-            (mark, style), (f" {label:>4} {change.position:>6}", "dim"), *cells, style=rest
-        )
-        screen.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+        cells = [
+            part for n, item in row.items() for part in ((f"  {n}=", "dim"), rows.cell(item, out))
+        ]
+        head = (mark, style), (f" {label:>4} {change.position:>6}", "dim")
+        # One line for each: a terminal shows what fits, a pipe gets all of it.
+        line = Text.assemble(*head, *cells, style=rest, no_wrap=True)
+        out.show(told, line)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import io
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Final, TypeVar
+from functools import partial
+from typing import BinaryIO, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -20,7 +22,9 @@ import pyarrow.json as pajson
 from weir.cli import values
 from weir.errors import InvalidInput
 
-T = TypeVar("T")
+T = TypeVar("T", pa.Array, list[values.Json])
+Place: TypeAlias = Callable[[int], str]
+"""How a row, counted from 0, is named in a message."""
 _BLOCK = 1 << 22
 _SMALL: Final = 1 << 16
 _QUOTED_OR_LINE_END: Final = re.compile(rb'(?:\A|(?<=[,\r\n]))"(?:[^"]|"")*+(?:"|\Z)|\n')
@@ -37,19 +41,43 @@ def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         strings_can_be_null=True,
         quoted_strings_can_be_null=types is None,
     )
-    parse = pacsv.ParseOptions(newlines_in_values=True)
+    wrong: list[pacsv.InvalidRow] = []
+
+    def refuse(row: pacsv.InvalidRow) -> str:
+        wrong.append(row)
+        return "error"
+
+    parse = pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse)
     names: list[str] | None = None
+    records = 0  # the header is the first
     for block in _blocks(stream, _records_end):
         read = pacsv.ReadOptions(
             column_names=names, block_size=max(len(block), 1), use_threads=False
         )
-        found = pacsv.read_csv(
-            pa.BufferReader(block), read_options=read, parse_options=parse, convert_options=convert
-        )
-        if names is None and schema is not None:
-            _check_names(found.column_names, schema)
+        try:
+            found = pacsv.read_csv(
+                pa.BufferReader(block),
+                read_options=read,
+                parse_options=parse,
+                convert_options=convert,
+            )
+        except pa.ArrowInvalid as error:
+            if not wrong:
+                raise
+            # Arrow's own message counts from the beginning of the block.
+            cells = f"{wrong[0].actual_columns} cells, not {wrong[0].expected_columns}"
+            raise ValueError(f"record {records + wrong[0].number}: {cells}") from error
+        if names is None:
+            records = 1
+            if schema is not None:
+                _check_names(found.column_names, schema)
         names = found.column_names
-        yield from _typed(found, schema).to_batches()
+        yield from typed(found, schema, partial(_record, records + 1)).to_batches()
+        records += len(found)
+
+
+def _record(first: int, row: int) -> str:
+    return f"record {first + row}"
 
 
 def _check_names(names: list[str], schema: pa.Schema) -> None:
@@ -62,14 +90,14 @@ def _check_names(names: list[str], schema: pa.Schema) -> None:
         )
 
 
-def _typed(found: pa.Table, schema: pa.Schema | None) -> pa.Table:
-    """The cells, parsed as the types of the schema."""
+def typed(found: pa.Table, schema: pa.Schema | None, place: Place) -> pa.Table:
+    """The cells, parsed as the types of the schema; `ValueError` for one that does not fit."""
     if schema is None:
         return found
     fields = [schema.field(name).with_nullable(True) for name in found.column_names]
     columns = []
     for field, texts in zip(fields, found.columns, strict=True):
-        columns.append(_column(field, values.from_text, texts.combine_chunks()))
+        columns.append(_column(field, values.from_text, texts.combine_chunks(), place))
     return pa.table(columns, schema=pa.schema(fields))
 
 
@@ -92,30 +120,49 @@ def json_lines(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Record
 
 def _of_objects(block: bytes, line: int, schema: pa.Schema) -> pa.RecordBatch:
     """The rows of whole lines, of which `line` came before."""
-    exact = any(values.holds_decimals(field.type) for field in schema)
     rows: list[dict[str, values.Json]] = []
+    lines: list[int] = []
     for number, text in enumerate(block.split(b"\n"), line + 1):
         if not text.strip():
             continue
         try:
-            row = values.loads(text, exact=exact)
+            row = values.loads(text)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
         if not isinstance(row, dict):
             raise ValueError(f"line {number} is not a JSON object")  # noqa: TRY004
         rows.append(row)
+        lines.append(number)
     _check_names(list({name: None for row in rows for name in row}), schema)
     # Nullable: the table refuses a missing key column with an error that names it.
     fields = [field.with_nullable(True) for field in schema]
-    columns = [_column(f, values.from_json, [row.get(f.name) for row in rows]) for f in fields]
+    columns = [
+        _column(
+            f, values.from_json, [row.get(f.name) for row in rows], lambda row: f"line {lines[row]}"
+        )
+        for f in fields
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _column(field: pa.Field, parse: Callable[[T, pa.DataType], pa.Array], given: T) -> pa.Array:
+def _column(
+    field: pa.Field, parse: Callable[[T, pa.DataType], pa.Array], given: T, place: Place
+) -> pa.Array:
+    """The values as an array; `ValueError` says which is the first that does not fit."""
     try:
         return parse(given, field.type)
     except (ValueError, pa.ArrowException) as error:
-        raise ValueError(f"column {field.name!r}, {field.type}: {error}") from error
+        ends = range(1, len(given) + 1)
+        row = bisect_left(ends, True, key=lambda end: _fails(parse, given[:end], field))
+        raise ValueError(f"{place(row)}: column {field.name!r}, {field.type}: {error}") from error
+
+
+def _fails(parse: Callable[[T, pa.DataType], pa.Array], given: T, field: pa.Field) -> bool:
+    try:
+        parse(given, field.type)
+    except (ValueError, pa.ArrowException):
+        return True
+    return False
 
 
 def _blocks(stream: BinaryIO, end_of: Callable[[bytes], int]) -> Iterator[bytes]:

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 import weir
 from weir.cli import options as o
 from weir.cli import output
 from weir.cli.invocation import Invocation, command
-from weir.cli.stats import label
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
     from weir.read.stats import ShardStats, TableStats
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -45,10 +44,10 @@ class Sample:
 @click.option(
     "--interval",
     "-i",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
-    metavar="S",
-    help="Refresh interval in seconds.",
+    type=o.PAUSE,
+    default="1s",
+    metavar="TIME",
+    help="Between refreshes.",
 )
 @click.option("--once", is_flag=True, help="Measure one interval and print it.")
 def top(call: Invocation, uri: str, interval: float, *, once: bool) -> None:
@@ -57,8 +56,8 @@ def top(call: Invocation, uri: str, interval: float, *, once: bool) -> None:
     Quit with q or Ctrl-C. A refresh costs about ten small reads per shard; writers are not
     affected.
     """
-    from rich.live import Live
-
+    if not (once or call.json or call.out.is_terminal):
+        raise click.UsageError("this is no terminal; --once measures one interval and prints it")
     table = call.open(uri)
     samples = [_sample(table)]
     with contextlib.suppress(KeyboardInterrupt):
@@ -69,7 +68,7 @@ def top(call: Invocation, uri: str, interval: float, *, once: bool) -> None:
             now = {"entries_per_second": rate, **dataclasses.asdict(samples[-1].stats)}
             call.out.show(now, picture(samples))
             return
-        screen = output.console()
+        screen = call.out.screen
         with _keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as live:
             live.update(picture(samples, lines=screen.height), refresh=True)
             while not pressed(interval):
@@ -82,9 +81,6 @@ def picture(
 ) -> RenderableType:
     """The screen for these samples, the last of which is the present. If not all shards fit into
     `lines`, only the busiest are shown."""
-    from rich.console import Group
-    from rich.text import Text
-
     from weir.colors import GOOD
 
     now, before = samples[-1], samples[-2] if len(samples) > 1 else samples[-1]
@@ -101,7 +97,7 @@ def picture(
         first = start.get(s.shard, s)
         rate = (s.wal_tip - last.get(s.shard, s).wal_tip) / took
         view.add_row(
-            Text(label(s)),
+            Text(output.label(s.shard, s.value)),
             Text(f"{rate:,.0f}", "good" if rate else "dim"),
             f"{s.lag:,}",
             output.size(s.unflushed_bytes),
@@ -154,7 +150,6 @@ def sparkline(rates: list[float]) -> str:
 
 
 def _owner(shard: ShardStats, first: ShardStats) -> Text:
-    from rich.text import Text
 
     if shard.is_sealed:
         return Text("sealed", "dim")
@@ -183,7 +178,7 @@ def _unseen(seconds: float) -> bool:
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
     """Yield `pressed(seconds)`, which waits up to that long and returns whether q was pressed."""
-    if not sys.stdin.isatty():
+    if not output.is_terminal(sys.stdin):
         yield _unseen
         return
     import termios

@@ -8,6 +8,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 import click
+from rich.console import RenderableType
 
 from weir.cli import options as o
 from weir.cli import output
@@ -16,8 +17,6 @@ from weir.errors import InvalidInput, WeirError
 from weir.upkeep.gc.report import KINDS, GcReport, Kind
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from weir.upkeep.adopt_shard import Order
     from weir.upkeep.compact.run import CompactReport
     from weir.upkeep.tasks import Progress

@@ -15,15 +15,18 @@ import binascii
 import json
 import uuid
 from collections.abc import Callable
-from decimal import Decimal
+from math import isfinite, isnan
 from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Json: TypeAlias = "bool | int | float | Decimal | str | list[Json] | dict[str, Json] | None"
-"""A value of JSON; a number with a fraction is a `Decimal` where its digits count."""
-_NOT_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+from weir.format.exact import family_of
+from weir.format.nested import Spot, convert, with_inner
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""A value of JSON."""
+_NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 _FIRST_SECOND: Final = -62_135_596_800
 _PAST_LAST_SECOND: Final = 253_402_300_800
 """The years 1 to 9999, all that ISO 8601 can write. A time outside of them is `@` and a count of
@@ -32,98 +35,77 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY: Final = 86_400
 
 
+class Digits(str):
+    """A number of JSON as it is written: its column decides which number that is."""
+
+    __slots__ = ()
+
+
 # -- out -------------------------------------------------------------------------------------------
 
 
 def to_json(array: pa.Array) -> list[Json]:
     """The values in a form that JSON can hold."""
-    dtype = array.type
-    if pa.types.is_struct(dtype):
-        children = [to_json(child) for child in array.flatten()]
-        names = [field.name for field in dtype]
-        rows = [dict(zip(names, row, strict=True)) for row in _across(children, len(array))]
-        return [row if there else None for row, there in zip(rows, _valid(array), strict=True)]
-    if pa.types.is_map(dtype):
-        start, ends = _bounds(array)
-        keys = to_json(array.keys.slice(start))
-        items = to_json(array.items.slice(start))
-        pairs: list[Json] = [[key, item] for key, item in zip(keys, items, strict=True)]
-        return _cut(pairs, ends, array)
-    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        start, ends = _bounds(array)
-        return _cut(to_json(array.values.slice(start, ends[-1])), ends, array)
-    if pa.types.is_fixed_size_list(dtype):
-        size = dtype.list_size
-        items = to_json(array.values.slice(array.offset * size, len(array) * size))
-        return _cut(items, [size * i for i in range(len(array) + 1)], array)
-    return _leaves_to_json(array)
+    written = convert(array, _written(array.type), lambda leaves, _, __: _in_json(leaves), Spot(""))
+    found: list[Json] = written.to_pylist()
+    return [_named(value) for value in found] if _has_floats(array.type) else found
 
 
-def _leaves_to_json(array: pa.Array) -> list[Json]:
+def _written(dtype: pa.DataType) -> pa.DataType:
+    """The type with leaves that JSON has: truth values, numbers and text."""
+    if isinstance(dtype, pa.BaseExtensionType) and dtype.storage_type.num_fields:
+        return _written(dtype.storage_type)
+    if dtype.num_fields:
+        return with_inner(dtype, _written)
+    return _in_json(pa.nulls(0, dtype)).type
+
+
+def _in_json(array: pa.Array) -> pa.Array:
     dtype = array.type
     if pa.types.is_floating(dtype):
-        return [_float_to_json(number) for number in array.cast(pa.float64()).to_pylist()]
-    if _is_number(dtype) or pa.types.is_boolean(dtype) or pa.types.is_null(dtype):
-        return list(array.to_pylist())
+        return array.cast(pa.float64())
     if pa.types.is_duration(dtype):
-        return list(array.cast(pa.int64()).to_pylist())
-    return list(_to_text(array).to_pylist())
+        return array.cast(pa.int64())
+    if pa.types.is_integer(dtype) or pa.types.is_boolean(dtype) or pa.types.is_null(dtype):
+        return array
+    if pa.types.is_dictionary(dtype):
+        return _in_json(array.dictionary_decode())
+    return _to_text(array)
 
 
-def _float_to_json(number: float | None) -> float | str | None:
-    if number is None or -float("inf") < number < float("inf"):
-        return number
-    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"  # noqa: PLR0124
+def _has_floats(dtype: pa.DataType) -> bool:
+    children = (_has_floats(dtype.field(i).type) for i in range(dtype.num_fields))
+    return pa.types.is_floating(dtype) or any(children)
 
 
-def _bounds(array: pa.Array) -> tuple[int, list[int]]:
-    """Where the items of a list array begin, and where each list begins and ends after that."""
-    offsets = array.offsets.to_pylist()
-    start = offsets[0] if offsets else 0
-    return start, [offset - start for offset in offsets] or [0]
-
-
-def _cut(items: list[Json], ends: list[int], array: pa.Array) -> list[Json]:
-    return [
-        items[ends[i] : ends[i + 1]] if there else None for i, there in enumerate(_valid(array))
-    ]
-
-
-def _valid(array: pa.Array) -> list[bool]:
-    return list(array.is_valid().to_pylist())
-
-
-def _across(columns: list[list[Json]], rows: int) -> list[tuple[Json, ...]]:
-    return list(zip(*columns, strict=True)) if columns else [()] * rows
+def _named(value: Json) -> Json:
+    """The value, with names for the numbers that JSON does not have."""
+    if isinstance(value, list | tuple):
+        return [_named(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _named(item) for name, item in value.items()}
+    if not isinstance(value, float) or isfinite(value):
+        return value
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def to_cells(array: pa.Array) -> pa.Array:
     """The values as numbers, truth values or text, which a CSV writer prints exactly."""
-    dtype = array.type
-    if _is_number(dtype) or pa.types.is_boolean(dtype) or pa.types.is_decimal(dtype):
-        return array
-    if pa.types.is_floating(dtype):
-        return array.cast(pa.float32()) if pa.types.is_float16(dtype) else array
-    if pa.types.is_duration(dtype):
-        return array.cast(pa.int64())
-    if pa.types.is_dictionary(dtype):
-        return to_cells(array.dictionary_decode())
-    if pa.types.is_nested(dtype):
+    if array.type.num_fields:
         texts = [None if v is None else json.dumps(v, allow_nan=False) for v in to_json(array)]
         return pa.array(texts, pa.string())
-    return _to_text(array)
+    if pa.types.is_float32(array.type) or pa.types.is_decimal(array.type):
+        return array  # as text, it has as few digits as it needs
+    return _in_json(array)
 
 
 def _to_text(array: pa.Array) -> pa.Array:
-    """Leaves as text."""
     dtype = array.type
-    if pa.types.is_dictionary(dtype):
-        return pa.array(to_json(array.dictionary_decode()))
     if isinstance(dtype, pa.UuidType):
         return _each(lambda raw: str(uuid.UUID(bytes=raw)), array.storage)
     if isinstance(dtype, pa.BaseExtensionType):
         return _to_text(array.storage)
-    if _is_binary(dtype):
+    if family_of(dtype) == "bytes":
         return _each(lambda raw: base64.b64encode(raw).decode(), array)
     if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype):
         return _moments_to_text(array)
@@ -162,22 +144,16 @@ def _is_in_years(counts: pa.Array, dtype: pa.DataType) -> pa.Array:
 # -- in --------------------------------------------------------------------------------------------
 
 
-def loads(text: str | bytes, *, exact: bool = False) -> Json:
-    """The JSON value in `text`; with `exact`, numbers with a fraction keep all of their digits.
-
-    `ValueError` for text that is not JSON, or is nested more deeply than Python can read.
-    """
+def loads(text: str | bytes) -> Json:
+    """The JSON value in `text`; `ValueError` for text that is not JSON, or is nested more deeply
+    than Python can read."""
     try:
-        found: Json = json.loads(text, parse_float=Decimal if exact else _finite)
+        found: Json = json.loads(text, parse_float=Digits, parse_int=Digits, parse_constant=Digits)
     except RecursionError:
         raise ValueError("its lists and objects are nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg}, at character {error.pos + 1}") from None
     return found
-
-
-def holds_decimals(dtype: pa.DataType) -> bool:
-    """True for a type whose numbers must not pass through a float."""
-    children = (holds_decimals(dtype.field(i).type) for i in range(dtype.num_fields))
-    return pa.types.is_decimal(dtype) or any(children)
 
 
 def from_json(values: list[Json], dtype: pa.DataType) -> pa.Array:
@@ -240,72 +216,34 @@ def _flat(values: list[Json], dtype: pa.DataType) -> tuple[list[Json], pa.Array]
 def _leaves(values: list[Json], dtype: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(dtype):
         return from_json(values, dtype.value_type).dictionary_encode().cast(dtype)
-    if pa.types.is_boolean(dtype):
-        return _of_type(values, dtype, bool)
-    if _is_number(dtype):
-        return _of_type(values, dtype, int)
-    if pa.types.is_duration(dtype):
-        return _of_type(values, pa.int64(), int).cast(dtype)
-    if pa.types.is_floating(dtype):
-        return _narrowed([_float(value, dtype) for value in values], dtype)
-    kinds = (str, int, Decimal) if pa.types.is_decimal(dtype) else (str,)
-    _check_types(values, dtype, kinds)
-    texts = [None if value is None else str(value) for value in values]
-    return from_text(pa.array(texts, pa.string()), dtype)
-
-
-def _check_types(values: list[Json], dtype: pa.DataType, kinds: tuple[type, ...]) -> None:
-    """Raise unless all values are of these Python types; `True` is no number."""
+    kinds = _kinds(dtype)
     for value in values:
-        if value is not None and type(value) not in kinds:
+        is_name = isinstance(value, str) and value in _NOT_FINITE and pa.types.is_floating(dtype)
+        if value is not None and type(value) not in kinds and not is_name:
             raise _unfit(value, dtype)
-
-
-def _of_type(values: list[Json], dtype: pa.DataType, kind: type) -> pa.Array:
-    _check_types(values, dtype, (kind,))
-    try:
+    if kinds == (bool,):
         return pa.array(values, dtype)
-    except OverflowError as error:
-        raise ValueError(f"a number does not fit: {error}") from error
+    return from_text(pa.array(values, pa.string()), dtype)
 
 
-def _float(value: Json, dtype: pa.DataType) -> float | None:
-    if value is None or type(value) is float:
-        return value
-    if isinstance(value, str) and value in _NOT_FINITE:
-        return _NOT_FINITE[value]
-    if type(value) not in (int, Decimal):
-        raise _unfit(value, dtype)
-    try:
-        return _finite(str(value))
-    except OverflowError as error:
-        raise _unfit(value, dtype) from error
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if number in (float("inf"), float("-inf")):
-        raise ValueError(f"double cannot hold {text}")
-    return number
-
-
-def _narrowed(numbers: list[float | None], dtype: pa.DataType) -> pa.Array:
-    wide = pa.array(numbers, pa.float64())
-    narrow = wide.cast(dtype, safe=False)
-    overflown = pc.and_(pc.is_inf(narrow.cast(pa.float64())), pc.is_finite(wide))
-    _refuse(wide, overflown, dtype)
-    return narrow
+def _kinds(dtype: pa.DataType) -> tuple[type, ...]:
+    """The Python types of the values of JSON that stand for a value of the type."""
+    if pa.types.is_boolean(dtype):
+        return (bool,)
+    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_duration(dtype):
+        return (Digits,)
+    return (str, Digits) if pa.types.is_decimal(dtype) else (str,)
 
 
 def from_text(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
     """An array of cells of CSV, or of text in JSON; `ValueError` for one that does not fit."""
-    if _is_text(dtype):
+    if family_of(dtype) == "text":
         return texts.cast(dtype)
     if isinstance(dtype, pa.UuidType):
         return _wrapped(_each(lambda text: uuid.UUID(text).bytes, texts, pa.binary(16)), dtype)
     if isinstance(dtype, pa.BaseExtensionType):
         return _wrapped(from_text(texts, dtype.storage_type), dtype)
-    if _is_binary(dtype):
+    if family_of(dtype) == "bytes":
         return _each(_unbase64, texts, dtype)
     if pa.types.is_dictionary(dtype):
         return from_text(texts, dtype.value_type).dictionary_encode().cast(dtype)
@@ -315,9 +253,7 @@ def from_text(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
         _refuse(texts, pc.is_valid(texts), dtype)
         return pa.nulls(len(texts))
     if pa.types.is_nested(dtype):
-        exact = holds_decimals(dtype)
-        found = [None if t is None else loads(t, exact=exact) for t in texts.to_pylist()]
-        return from_json(found, dtype)
+        return from_json([None if t is None else loads(t) for t in texts.to_pylist()], dtype)
     if pa.types.is_floating(dtype):
         numbers = texts.cast(dtype)
         named = pc.match_substring_regex(texts, "(?i)^[+-]?inf")
@@ -375,22 +311,3 @@ def _each(
 
 def _wrapped(storage: pa.Array, dtype: pa.DataType) -> pa.Array:
     return pa.ExtensionArray.from_storage(dtype, storage)
-
-
-def _is_number(dtype: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(dtype))
-
-
-def _is_text(dtype: pa.DataType) -> bool:
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(kind(dtype) for kind in kinds)
-
-
-def _is_binary(dtype: pa.DataType) -> bool:
-    kinds = (
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_fixed_size_binary,
-        pa.types.is_binary_view,
-    )
-    return any(kind(dtype) for kind in kinds)

@@ -99,7 +99,7 @@ def _convert_struct(
 def _convert_list(column: pa.Array, dtype: pa.DataType, cast: Cast, spot: Spot) -> pa.Array:
     field = dtype.value_field
     inside = Spot(f"{spot.path}.{field.name}", in_list=True)
-    items = convert(column.flatten(), field.type, cast, inside)
+    items = convert(_flattened(column), field.type, cast, inside)
     missing = column.is_null() if column.null_count else None
     lengths = pc.list_value_length(column)
     if not pa.types.is_fixed_size_list(dtype):
@@ -121,6 +121,16 @@ def _convert_list(column: pa.Array, dtype: pa.DataType, cast: Cast, spot: Spot) 
         return there
     places = pc.subtract(pc.cumulative_sum(pc.invert(missing).cast(pa.int64())), 1)
     return there.take(pc.if_else(missing, pa.scalar(None, pa.int64()), places))
+
+
+def _flattened(column: pa.Array) -> pa.Array:
+    """The items of the lists that are not null; where none is, Arrow cannot make an empty array of
+    an extension type."""
+    plain = _stored(column.type)
+    if not column.null_count or _loose(column.type).equals(plain):
+        return column.flatten()
+    items = pa.array(_Typed(column, plain)).flatten()
+    return pa.array(_Typed(items, column.type.field(0).type))
 
 
 def _is_list(dtype: pa.DataType) -> bool:
@@ -148,7 +158,7 @@ class _Typed:
 @lru_cache(maxsize=1024)
 def _loose(dtype: pa.DataType) -> pa.DataType:
     """The type with every nested field nullable and without metadata."""
-    return _with_inner(dtype, _loose)
+    return with_inner(dtype, _loose)
 
 
 @lru_cache(maxsize=1024)
@@ -156,10 +166,18 @@ def decoded(dtype: pa.DataType) -> pa.DataType:
     """The type with plain values in place of dictionaries, at any depth."""
     if pa.types.is_dictionary(dtype):
         return dtype.value_type
-    return _with_inner(dtype, decoded)
+    return with_inner(dtype, decoded)
 
 
-def _with_inner(dtype: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+@lru_cache(maxsize=1024)
+def _stored(dtype: pa.DataType) -> pa.DataType:
+    """The type with the storage of extension types in their place, at any depth."""
+    if isinstance(dtype, pa.BaseExtensionType):
+        return _stored(dtype.storage_type)
+    return with_inner(dtype, _stored)
+
+
+def with_inner(dtype: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """The type with other types inside, nullable and without metadata."""
     fields = [
         pa.field(child.name, change(child.type))
@@ -239,4 +257,4 @@ def inner_values(column: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
     elif pa.types.is_map(dtype):
         yield from inner_values(pa.array(_Typed(column, _entries(dtype))).flatten())
     elif dtype.num_fields:  # lists of all kinds; flattening skips the values of null lists
-        yield dtype.field(0), column.flatten()
+        yield dtype.field(0), _flattened(column)

@@ -28,6 +28,8 @@ from weir.store.object_errors import failure, refusal, status_in, without_body
 
 _DENIED = ("access denied", "unauthenticated", "permission denied", "invalidaccesskeyid", " 403")
 _MISSING = ("not found", "no such file", "object at location")
+_IN_A_FILE = "not a directory (os error 20)"
+"""Lance looked for a dataset where a file is, or below one."""
 _CONFLICT = ("commit conflict", "incompatible transaction", "too many concurrent writers")
 _WRONG_INPUT = ("invalid user input", "not supported")
 _REQUEST = re.compile(r"Error performing [A-Z]|error sending request|Generic \w+ error: HTTP")
@@ -133,7 +135,7 @@ def translated(error: Exception, what: str, columns: Sequence[str] | None = None
     refused = refusal(raw, where=what) if is_request else None
     if refused is not None:
         return refused
-    if text.startswith("dataset at path") and "not found" in text:
+    if (text.startswith("dataset at path") and "not found" in text) or _IN_A_FILE in text:
         return NotAWeirTable(f"{message}; make a table with `create`")
     if any(word in text for word in _DENIED):
         return StoreDenied(f"{message}; check the storage options")

@@ -126,7 +126,7 @@ class LocalStore:
                 self._make_folder(target)
             except OSError as error:
                 if error.errno not in _NOT_UNNAMED:
-                    raise self._failed(error, target) from error
+                    raise self._not_written(error, target) from error
                 self._has_unnamed = False
                 return None
         return None
@@ -372,7 +372,7 @@ class LocalStore:
                 self._make_folder(target)
                 continue
             except OSError as error:
-                raise self._failed(error, target) from error
+                raise self._not_written(error, target) from error
             try:
                 try:
                     self._folders.require_in(file, self._folder_of(target))
@@ -427,7 +427,7 @@ class LocalStore:
         except FileNotFoundError:
             return  # a folder above it was just removed as empty; the caller retries
         except OSError as error:
-            raise self._failed(error, target) from error
+            raise self._not_written(error, target) from error
 
     def _sync_folders(self, target: str, path: str) -> None:
         """Make the name durable: sync its folder and each folder above, up to the root's parent."""
@@ -454,6 +454,13 @@ class LocalStore:
             if error.errno not in _MISSING:
                 raise self._failed(error, folder) from error
             return ([], []) if self._is_missing(folder) else self._scan(folder)
+
+    def _not_written(self, error: OSError, target: str) -> Exception:
+        if error.errno in (errno.ENOTDIR, errno.EEXIST):  # to a read, nothing is there
+            return InvalidInput(
+                f"{self._root}: a file is where a folder must be; choose another folder"
+            )
+        return self._failed(error, target)
 
     def _failed(self, error: OSError, path: str) -> Exception:
         """The one place that turns an `OSError` into an error of weir."""

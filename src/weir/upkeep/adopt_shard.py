@@ -55,7 +55,9 @@ def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
         raise InvalidInput(f"order must be 'newer' or 'older', got {order!r}")
     manifest = core.log(shard).latest()
     if manifest is None:
-        raise InvalidInput(f"{core.uri} has no shard {shard}; table.shards() lists those it has")
+        raise InvalidInput(
+            f"{core.uri} has no shard {shard}; table.shards(), or weir shards, lists those it has"
+        )
     if core.is_routed(shard, manifest):
         raise InvalidInput(f"shard {shard} of {core.uri} is in its routing; nothing to adopt")
     Owner(core, shard).seal()

@@ -57,7 +57,8 @@ def release_clone(core: Core, uri: str) -> list[UUID]:
     held = [pin for pin in Checkpoints(core.store).owned() if normalize(str(pin.owner)) == owner]
     if not held:
         raise InvalidInput(
-            f"{core.uri}: no clone at {owner} has a pin here; table.checkpoints() lists the owners"
+            f"{core.uri}: no clone at {owner} has a pin here; table.checkpoints(), or weir"
+            " checkpoint list, shows who has"
         )
     if _is_needed(core, owner, held):  # guard: C-15
         raise InvalidInput(

@@ -122,3 +122,13 @@ def test_maps_are_converted_with_their_nulls() -> None:
     made = as_type(have.slice(1), want)
     made.validate(full=True)
     assert (made.type, made.to_pylist()) == (want, [None, [("b", None), ("c", 3)]])
+
+
+@pytest.mark.parametrize("inner", [pa.uuid(), pa.struct([("a", pa.uuid())])], ids=str)
+def test_lists_of_an_extension_type_beside_a_null_list_are_converted(inner):
+    raw = pa.binary(16) if inner == pa.uuid() else pa.struct([("a", pa.binary(16))])
+    item = b"0" * 16 if inner == pa.uuid() else {"a": b"0" * 16}
+    for given in ([None], [None, []], [None, [item], [], [item, None]]):
+        plain = pa.array(given, pa.list_(raw))
+        made = as_type(plain, pa.list_(inner))
+        assert as_type(made, pa.large_list(raw)).to_pylist() == given

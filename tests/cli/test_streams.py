@@ -1,0 +1,143 @@
+"""Pipes, closed streams, terminals of one byte, files where folders must be."""
+
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+import weir
+
+LONG = "x" * 300
+
+
+def weir_as_process(*arguments, **more):
+    command = [sys.executable, "-m", "weir", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
+
+
+@pytest.fixture
+def wide(tmp_path):
+    table = weir.create(
+        str(tmp_path / "wide"), {"id": "int64", "name": "string", "v": "list<double>"}
+    )
+    with table.writer() as writer:
+        writer.put([{"id": 1, "name": LONG + "Zürich …", "v": [1 / 3] * 9}])
+    return table
+
+
+@pytest.mark.parametrize("command", ["scan", "tail --no-follow"])
+def test_in_a_pipe_nothing_is_cut(wide, command):
+    ran = weir_as_process(*command.split(), wide.uri, env={**os.environ, "COLUMNS": "40"})
+    assert ran.returncode == 0, ran.stderr
+    assert LONG in ran.stdout
+    assert ran.stdout.count(str(1 / 3)) == 9
+    assert len(ran.stdout.splitlines()) == (4 if command == "scan" else 1)
+
+
+def test_on_a_terminal_a_change_is_one_line_that_fits(wide):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "weir", "tail", "--no-follow", wide.uri]
+    environment = {**os.environ, "COLUMNS": "60", "NO_COLOR": "1"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
+            while True:
+                seen += os.read(ours, 65536)
+        assert process.wait() == 0
+    os.close(ours)
+    assert seen.count(b"\n") == 1
+    assert "…" in seen.decode()
+    assert b"x" * 60 not in seen
+
+
+@pytest.mark.parametrize("command", ["scan", "tail --no-follow", "top --once --interval 0.1"])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=["stream", "locale"],
+)
+def test_what_an_encoding_lacks_is_written_as_an_escape(wide, command, environment):
+    ran = weir_as_process(*command.split(), wide.uri, env={**os.environ, **environment})
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.isascii()
+    assert command.startswith("top") or "Z\\xfcrich" in ran.stdout
+
+
+def closed(table, redirection, *arguments):
+    shell = f'exec "$0" -m weir "$@" {redirection}'
+    command = ["sh", "-c", shell, sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_closed_standard_input_is_wrong_usage(table):
+    for arguments in (["put", table.uri, "-"], ["put", table.uri], ["drop", table.uri]):
+        ran = closed(table, "<&-", *arguments)
+        assert ran.returncode == 2, ran.stderr
+        assert ran.stderr.count("\n") == 1
+        assert "bug" not in ran.stderr
+
+
+def test_a_closed_output_is_one_that_nobody_reads(table):
+    for command in (["scan"], ["scan", "--json"], ["scan", "--format", "csv"], ["compact"]):
+        ran = closed(table, ">&-", *command, table.uri)
+        assert (ran.returncode, ran.stderr) == (0, "")
+    assert closed(table, ">&-", "--version").returncode == 0
+    assert closed(table, "2>&-", "scan", table.uri).returncode == 0
+    assert closed(table, "2>&-", "scan", table.uri + "-not").returncode == 1
+    assert closed(table, "<&- >&- 2>&-", "scan", table.uri).returncode == 0
+
+
+def test_top_needs_a_terminal_or_once(run, table):
+    ran = run("top", table.uri)
+    assert (ran.status, "--once" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_file_where_a_folder_must_be_is_named(run, table, tmp_path, place):
+    (tmp_path / "file").write_text("no folder")
+    for arguments in (
+        ["create", tmp_path / place, "-C", "id:int64"],
+        ["clone", table.uri, tmp_path / place],
+        ["wal", "move", table.uri, tmp_path / place],
+        ["doctor", tmp_path / place],
+    ):
+        ran = run(*arguments)
+        assert ran.status == 1, arguments
+        assert f"{tmp_path / place}: a file is where a folder must be" in ran.err, arguments
+        assert ran.err.count("\n") == 1
+    for command in ("scan", "stats", "enable"):
+        assert "holds no" in run(command, tmp_path / place).err
+
+
+def test_an_error_of_the_system_has_the_name_and_no_number(run, table, tmp_path):
+    ran = run("scan", table.uri, "--output", tmp_path / "no" / "rows.csv")
+    said = f"weir: {tmp_path / 'no' / 'rows.csv'}: No such file or directory\n"
+    assert (ran.status, ran.err) == (1, said)
+
+
+def test_a_key_below_zero_is_explained(run, table):
+    ran = run("get", table.uri, -5)
+    assert (ran.status, "write -- before" in ran.err) == (2, True)
+    assert "1 of 1 keys not found" in run("get", table.uri, "--", -5).err
+
+
+def test_a_lifetime_beyond_the_calendar_is_shown(run, table):
+    ran = run("checkpoint", "create", table.uri, "--ttl", "99999999d")
+    assert (ran.status, ran.err) == (0, "")
+    assert "after the year 9999" in ran.out
+
+
+@pytest.mark.parametrize("option", ["--columns", "--key"])
+def test_no_column_at_all_is_wrong_usage(run, table, tmp_path, option):
+    if option == "--key":
+        ran = run("create", tmp_path / "t", "-C", "id:int64", "--key", "")
+    else:
+        ran = run("scan", table.uri, option, "")
+    assert (ran.status, "at least one column" in ran.err) == (2, True)
