@@ -39,7 +39,16 @@ from weir.format.wal_entry import Fill
 from weir.log.appender import WalAppender
 from weir.log.intake import Intake
 from weir.log.small_put import shape_together
-from weir.meters import APPEND_FAILURES, APPEND_SECONDS, ENTRIES, ENTRY_PUTS, PUTS, ROWS
+from weir.meters import (
+    APPEND_FAILURES,
+    APPEND_SECONDS,
+    ENTRIES,
+    ENTRY_PUTS,
+    PUT_GROUP,
+    PUTS,
+    ROWS,
+    Facts,
+)
 from weir.shard.ack import Ack, DoneCallback, release, rows_of, run_callbacks
 from weir.shard.decision import decide_run
 from weir.shard.ending import internal
@@ -578,7 +587,15 @@ class Committer:
         def append() -> Position:
             return self._appender.write(entry)
 
-        retry_outage(self._env, append, delay=0.05, failed=self._append_failed)
+        def repeated() -> Position:
+            return retry_outage(self._env, append, delay=0.05, failed=self._append_failed)
+
+        def facts() -> Facts:
+            place = self._appender.site.facts(self._appender.epoch)
+            counts = {"weir.puts": len(writing), "weir.rows": sum([ack.rows for ack in writing])}
+            return {**place, **counts, "weir.bytes": len(entry.data)}
+
+        self._env.meters.traced(PUT_GROUP, repeated, facts, self._env.clock)
         now = self._env.clock.boottime()
         slot.seconds = now - began
         slot.is_sent = True
