@@ -294,6 +294,11 @@ class Committer:
         interrupt.add_note(f"{self._state.name}: {said}")
         self._call()
 
+    @property
+    def label(self) -> str:
+        """The writer in a log event."""
+        return self._state.label
+
     def take_back(self, ack: Ack) -> bool:
         """Make certain that a put whose caller has left, perhaps before it was submitted, is never
         accepted; False if it was."""
@@ -605,8 +610,7 @@ class Committer:
             self._measure(writing, slot.seconds)
         if self._log_interval and now - self._logged_at >= self._log_interval:
             self._logged_at = now
-            label = self._appender.site.label
-            logger.info("writer.stats %s %s", label, writer_stats(state, self._appender))
+            logger.info("writer.stats %s %s", state.label, writer_stats(state, self._appender))
 
     def _measure(self, group: Sequence[Ack], seconds: float) -> None:
         puts, rows = len(group), sum([ack.rows for ack in group])
@@ -619,7 +623,7 @@ class Committer:
         state.counters.append_failures += 1
         self._env.meters.add(APPEND_FAILURES)
         rows = 0 if slot is None else sum(ack.rows for ack in slot.group)
-        facts = (state.name, attempt, rows, error)
+        facts = (state.label, attempt, rows, error)
         logger.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
         state.crowd.pace.forget()  # no other shard waits for the store to recover
 
@@ -731,7 +735,7 @@ class Committer:
         try:
             self._run_finished()
         except KeyboardInterrupt:  # from a callback, not a signal
-            logger.exception("ack.callback.failed")
+            logger.exception("ack.callback.failed %s", self._state.label)
         with self._state.lock:
             if self._thread is not None:
                 return False
