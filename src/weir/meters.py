@@ -60,6 +60,9 @@ class Metric:
 PUTS = Metric("weir_puts_total", "counter", "puts", "Puts that became durable.")
 ROWS = Metric("weir_put_rows_total", "counter", "rows", "Rows that became durable.")
 ENTRIES = Metric("weir_log_entries_total", "counter", "entries", "Log entries written.")
+ENTRY_BYTES = Metric(
+    "weir_log_entry_bytes_total", "counter", "bytes", "Bytes of the log entries written."
+)
 ENTRY_PUTS = Metric(
     "weir_log_entry_puts", "histogram", "puts", "Puts that shared an entry.", buckets=GROUPS
 )

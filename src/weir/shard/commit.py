@@ -43,6 +43,7 @@ from weir.meters import (
     APPEND_FAILURES,
     APPEND_SECONDS,
     ENTRIES,
+    ENTRY_BYTES,
     ENTRY_PUTS,
     PUT_GROUP,
     PUTS,
@@ -607,15 +608,20 @@ class Committer:
         state.crowd.pace.record_latency(slot.seconds)
         state.counters.appended(writing, slot.seconds)
         if self._env.meters.is_on:
-            self._measure(writing, slot.seconds)
+            self._measure(writing, len(entry.data), slot.seconds)
         if self._log_interval and now - self._logged_at >= self._log_interval:
             self._logged_at = now
             logger.info("writer.stats %s %s", state.label, writer_stats(state, self._appender))
 
-    def _measure(self, group: Sequence[Ack], seconds: float) -> None:
+    def _measure(self, group: Sequence[Ack], nbytes: int, seconds: float) -> None:
         puts, rows = len(group), sum([ack.rows for ack in group])
         self._env.meters.record(
-            (ENTRIES, 1), (PUTS, puts), (ROWS, rows), (ENTRY_PUTS, puts), (APPEND_SECONDS, seconds)
+            (ENTRIES, 1),
+            (ENTRY_BYTES, nbytes),
+            (PUTS, puts),
+            (ROWS, rows),
+            (ENTRY_PUTS, puts),
+            (APPEND_SECONDS, seconds),
         )
 
     def _append_failed(self, attempt: int, error: StoreError) -> None:
