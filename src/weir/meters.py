@@ -179,6 +179,12 @@ DEBT_ENTRIES = Metric(
 DEBT_GENERATIONS = Metric(
     "weir_keep_debt_generations", "gauge", "SSTables", "SSTables that wait for compaction."
 )
+DEBT_UNREAD = Metric(
+    "weir_keep_debt_unread_entries",
+    "gauge",
+    "entries",
+    "Log entries that the slowest named consumer of a table has not read, summed over tables.",
+)
 DEBT_BYTES = Metric("weir_keep_debt_bytes", "gauge", "bytes", "Bytes of rows in those SSTables.")
 
 METRICS: Final = tuple(
