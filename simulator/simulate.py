@@ -6,6 +6,12 @@ import copy
 import random
 from collections.abc import Callable
 
+from simulator.appenders import (
+    APPENDERS,
+    draw_appenders,
+    final_of_appenders,
+    make_per_writer,
+)
 from simulator.clocks import draw_clocks
 from simulator.copies import CLONERS, final_of_clones
 from simulator.cuts import CUTTERS, draw_story, final_of_cuts
@@ -67,6 +73,17 @@ STORIES: dict[str, tuple[str, ...]] = {
 """Scenarios that change where or what the table is; one seed in three draws one of them."""
 STORY_CHANCE = 1 / 3
 EDGES: dict[str, tuple[str, ...]] = {
+    "appenders": (
+        "appender",
+        "appender",
+        "appender",
+        "application",
+        "application",
+        "compactor",
+        "compactor",
+        "collector",
+        "append-reader",
+    ),
     "clocks": ("writer", "fencer", "fencer", "collector", "collector", "reader"),
     "cuts": (
         "table-writer",
@@ -170,6 +187,7 @@ their own, so that adding or removing a scenario leaves the other histories unch
 EDGE_CHANCE = 1 / 3
 ALL = SCENARIOS | STORIES | EDGES
 EDGE_ROLES = {
+    **APPENDERS,
     **INTERRUPTED,
     **LIMITED,
     **OWN_READERS,
@@ -186,6 +204,7 @@ EDGE_ROLES = {
     **TWINS,
 }
 ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
+    "appenders": draw_appenders,
     "clocks": draw_clocks,
     "cuts": draw_story,
     "decisions": draw_decisions,
@@ -205,6 +224,7 @@ ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
 """How a scenario extends or changes its plan."""
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
 SETUPS = {
+    "appenders": make_per_writer,
     "cuts": make_sharded,
     "decisions": make_decided,
     "limits": make_limited,
@@ -215,6 +235,7 @@ SETUPS = {
     "unmounts": make_with_strangers,
 }
 FINALS = {
+    "appenders": final_of_appenders,
     "clones": final_of_clones,
     "cuts": final_of_cuts,
     "feeds": final_of_feeds,

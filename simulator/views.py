@@ -68,12 +68,13 @@ def _misfit(judge: Judge, number: int, found: State, low: Mapping[UUID, int]) ->
                 if shard_of(record.sharding, row[0], record.routing_version) == shard
             }
 
-        if not _fits(judge, shard, mine(base), mine(found), low.get(shard, 0)):
+        if not fits(judge, shard, mine(base), mine(found), low.get(shard, 0)):
             return f"shard {str(shard)[:4]} shows {mine(found)}, no prefix from {low.get(shard, 0)}"
     return None
 
 
-def _fits(judge: Judge, shard: UUID, base: State, found: State, low: int) -> bool:
+def fits(judge: Judge, shard: UUID, base: State, found: State, low: int) -> bool:
+    """True when `found` is what `base` and a prefix of the shard's log give, from `low` on."""
     truth = judge.truth(shard)
     state = base
     if not low and state == found:

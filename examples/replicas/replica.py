@@ -1,8 +1,9 @@
 """One replica of the service: takes the rows of its own shards, and refuses all others.
 
-    python replica.py TABLE ORDINAL REPLICAS
+    python replica.py TABLE ORDINAL REPLICAS [HOST:PORT]
 
-Its number and the number of replicas give its shards, as in a StatefulSet. It prints its port.
+Its number and the number of replicas give its shards, as in a StatefulSet. Without an address it
+takes a free port of this machine. It prints its port once it is ready.
 """
 
 import json
@@ -19,8 +20,9 @@ class Replica(ThreadingHTTPServer):
 
     daemon_threads = False  # requests under way are answered before the writer is closed
 
-    def __init__(self, table: weir.Table, ordinal: int, replicas: int) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, table: weir.Table, ordinal: int, replicas: int, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        super().__init__((host, int(port)), Handler)
         assert isinstance(table.sharding, weir.Bucket)
         self.writer = table.writer(shards=range(ordinal, table.sharding.num, replicas))
 
@@ -55,8 +57,8 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing of single requests."""
 
 
-def main(uri: str, ordinal: int, replicas: int) -> None:
-    with Replica(weir.open(uri), ordinal, replicas) as server:
+def main(uri: str, ordinal: int, replicas: int, address: str = "127.0.0.1:0") -> None:
+    with Replica(weir.open(uri), ordinal, replicas, address) as server:
         # `shutdown` waits for the loop below, which the handler interrupts.
         stop = threading.Thread(target=server.shutdown)
         signal.signal(signal.SIGTERM, lambda *_: stop.start())
@@ -66,4 +68,4 @@ def main(uri: str, ordinal: int, replicas: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -26,6 +26,8 @@ from weir.meters import Meters
 if TYPE_CHECKING:
     import numpy as np
 
+    from weir.pace import Pace
+
     Shuffler = np.random.Generator
 
 T = TypeVar("T")
@@ -375,6 +377,8 @@ class Env:
     """Number of forks between the original process and this one; one more in every child."""
     meters: Meters = field(default_factory=Meters)
     """What this process measures, if it is asked to."""
+    pace: Pace | None = None
+    """Limits on requests and bytes a second (`weir keep`); None: none."""
 
     def __repr__(self) -> str:
         """Short, as the default of many signatures."""

@@ -1,4 +1,4 @@
-"""The registry of metrics: names, units, labels, bounds; and what this process has counted.
+"""The registry of metrics: names, units, labels, bounds; what this process has counted; spans.
 
 Nothing is counted until somebody asks (`Meters.is_on`), and then once for each log entry, request
 or job, never once for each put. A label takes its values from a list in this file: no name of a
@@ -12,8 +12,9 @@ import _thread
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeVar
 
+T = TypeVar("T")
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[str, ...]
 Gauge = Callable[[], Mapping[Labels, float]]
@@ -59,6 +60,9 @@ class Metric:
 PUTS = Metric("weir_puts_total", "counter", "puts", "Puts that became durable.")
 ROWS = Metric("weir_put_rows_total", "counter", "rows", "Rows that became durable.")
 ENTRIES = Metric("weir_log_entries_total", "counter", "entries", "Log entries written.")
+ENTRY_BYTES = Metric(
+    "weir_log_entry_bytes_total", "counter", "bytes", "Bytes of the log entries written."
+)
 ENTRY_PUTS = Metric(
     "weir_log_entry_puts", "histogram", "puts", "Puts that shared an entry.", buckets=GROUPS
 )
@@ -143,6 +147,12 @@ KEEP_JOBS = Metric(
     "Jobs of upkeep that `weir keep` or Spark's `keep` did, and what became of them.",
     {"job": JOBS, "result": RESULTS},
 )
+KEEP_PAUSED = Metric(
+    "weir_keep_paused_seconds_total",
+    "counter",
+    "seconds",
+    "Time that jobs waited for the policy's limits on requests and bytes a second.",
+)
 KEEP_TABLES = Metric("weir_keep_tables", "gauge", "tables", "Tables that this keeper looks after.")
 KEEP_DAMAGED = Metric(
     "weir_keep_tables_damaged", "gauge", "tables", "Tables left alone because they are damaged."
@@ -169,6 +179,12 @@ DEBT_ENTRIES = Metric(
 DEBT_GENERATIONS = Metric(
     "weir_keep_debt_generations", "gauge", "SSTables", "SSTables that wait for compaction."
 )
+DEBT_UNREAD = Metric(
+    "weir_keep_debt_unread_entries",
+    "gauge",
+    "entries",
+    "Log entries that the slowest named consumer of a table has not read, summed over tables.",
+)
 DEBT_BYTES = Metric("weir_keep_debt_bytes", "gauge", "bytes", "Bytes of rows in those SSTables.")
 
 METRICS: Final = tuple(
@@ -184,6 +200,29 @@ class Sink(Protocol):
 
     def observe(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
         """A histogram got a value."""
+
+
+PUT_GROUP: Final = "weir.put_group"
+FLUSH: Final = "weir.flush"
+COMPACT: Final = "weir.compact"
+"""The spans; docs/reference/metrics.md says what each covers."""
+
+Facts = Mapping[str, str | int | Sequence[str] | Sequence[int]]
+"""What is said about a span: its attributes."""
+
+
+class Tracer(Protocol):
+    """A place that gets spans (OpenTelemetry)."""
+
+    def span(self, name: str, seconds: float, facts: Facts, error: BaseException | None) -> None:
+        """Something took so long, and ended just now: well, or with an error."""
+
+
+class HasBoottime(Protocol):
+    """A clock; `weir.env.Clock` is one."""
+
+    def boottime(self) -> float:
+        """Seconds on a clock that never goes back."""
 
 
 @dataclass(slots=True)
@@ -206,11 +245,37 @@ class Meters:
         self._histograms: dict[Metric, dict[Labels, _Histogram]] = {}
         self._gauges: dict[Metric, Gauge] = {}
         self._sinks: tuple[Sink, ...] = ()
+        self._tracers: tuple[Tracer, ...] = ()
 
     def turn_on(self, *sinks: Sink) -> None:
         """Measure from now on, and tell `sinks` as well."""
         self._sinks = (*self._sinks, *sinks)
         self.is_on = True
+
+    def turn_on_spans(self, tracer: Tracer) -> None:
+        """Tell `tracer` of every log entry, flush and compaction from now on."""
+        self._tracers = (*self._tracers, tracer)
+
+    def traced(
+        self, name: str, act: Callable[[], T], facts: Callable[[], Facts], clock: HasBoottime
+    ) -> T:
+        """The result of `act`, which is a span of that name if somebody asked for spans.
+
+        `facts` is called when `act` has ended, also with an error.
+        """
+        if not self._tracers:
+            return act()
+        began = clock.boottime()
+        failed: BaseException | None = None
+        try:
+            return act()
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            took, said = clock.boottime() - began, facts()
+            for tracer in self._tracers:
+                tracer.span(name, took, said, failed)
 
     def add(self, metric: Metric, value: float = 1, *labels: str) -> None:
         """Let a counter grow."""

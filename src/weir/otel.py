@@ -1,6 +1,6 @@
-"""The metrics of this process for OpenTelemetry (extra `otel`), under the names of the registry.
+"""The metrics and spans of this process for OpenTelemetry (extra `otel`), under weir's own names.
 
-OpenTelemetry is imported only here, and only when `instrument` is called without a provider.
+OpenTelemetry is imported only here, and only when one of the two functions is called.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Clock, Env
 from weir.errors import InvalidInput
-from weir.meters import METRICS, Meters, Metric
+from weir.meters import METRICS, Facts, Meters, Metric
 
-__all__ = ["instrument"]
+__all__ = ["instrument", "trace"]
 
 Attributes = Mapping[str, str]
 
@@ -55,6 +55,27 @@ class MeterProvider(Protocol):
         """The meter of that name."""
 
 
+class _Span(Protocol):
+    def record_exception(self, exception: BaseException, *, timestamp: int) -> None: ...
+
+    def set_status(self, status: object, description: str) -> None: ...
+
+    def end(self, end_time: int) -> None: ...
+
+
+class _Tracer(Protocol):
+    """The part of OpenTelemetry's `Tracer` that is used."""
+
+    def start_span(self, name: str, *, attributes: Facts, start_time: int) -> _Span: ...
+
+
+class TracerProvider(Protocol):
+    """OpenTelemetry's `TracerProvider`."""
+
+    def get_tracer(self, instrumenting_module_name: str) -> object:
+        """The tracer of that name."""
+
+
 def instrument(provider: MeterProvider | None = None, *, env: Env = SYSTEM) -> None:
     """Send the metrics of this process to OpenTelemetry from now on.
 
@@ -70,6 +91,29 @@ def instrument(provider: MeterProvider | None = None, *, env: Env = SYSTEM) -> N
             meter.create_observable_gauge(metric.name, [read], metric.unit, metric.help)
 
 
+def trace(provider: TracerProvider | None = None, *, env: Env = SYSTEM) -> None:
+    """Send a span to OpenTelemetry for each log entry, flush and compaction from now on.
+
+    `provider` is a `TracerProvider`; None: the one that the application has set. A span is made
+    when its work has ended, once for all puts that share an entry; its parent is the span that is
+    current in the thread that did the work. docs/reference/metrics.md lists names and attributes.
+    `InvalidInput` when OpenTelemetry is not installed. Calling it twice makes two spans of each.
+    """
+    try:
+        from opentelemetry import trace as api
+    except ImportError as error:
+        raise _not_installed() from error
+    tracer = api.get_tracer("weir") if provider is None else provider.get_tracer("weir")
+    env.meters.turn_on_spans(_Spans(cast("_Tracer", tracer), api.StatusCode.ERROR, env.clock))
+
+
+def _not_installed() -> InvalidInput:
+    return InvalidInput(
+        "OpenTelemetry is not installed; run pip install 'lance-weir[otel]', or scrape"
+        " weir.metrics()"
+    )
+
+
 def _meter(
     provider: MeterProvider | None,
 ) -> tuple[_Meter, Callable[[float, Attributes], object]]:
@@ -77,10 +121,7 @@ def _meter(
         from opentelemetry import metrics as api
     except ImportError as error:
         if provider is None:
-            raise InvalidInput(
-                "OpenTelemetry is not installed; run pip install 'lance-weir[otel]', or scrape"
-                " weir.metrics()"
-            ) from error
+            raise _not_installed() from error
         return provider.get_meter("weir"), lambda value, attributes: (value, attributes)
     if provider is not None:
         return provider.get_meter("weir"), api.Observation
@@ -119,3 +160,21 @@ class _Instruments:
 
     def observe(self, metric: Metric, value: float, labels: Attributes) -> None:
         self._histograms[metric].record(value, labels)
+
+
+class _Spans:
+    """Makes spans of work that has just ended."""
+
+    def __init__(self, tracer: _Tracer, error_status: object, clock: Clock) -> None:
+        self._tracer = tracer
+        self._error_status = error_status
+        self._clock = clock
+
+    def span(self, name: str, seconds: float, facts: Facts, error: BaseException | None) -> None:
+        ended = int(self._clock.wall() * 1e9)
+        began = ended - int(seconds * 1e9)
+        span = self._tracer.start_span(name, attributes=facts, start_time=began)
+        if error is not None:
+            span.record_exception(error, timestamp=ended)
+            span.set_status(self._error_status, str(error))
+        span.end(ended)

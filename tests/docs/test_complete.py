@@ -198,14 +198,18 @@ def test_there_is_no_page_of_a_record_that_the_program_does_not_write(tmp_path):
 # -- names -----------------------------------------------------------------------------------------
 
 
-PROPERTIES = {"weir.progress", "weir.bulk", "weir.write", "weir.restore"}
-"""Properties of base commits, or an option of Spark: not Python names."""
+CONSTANTS = {
+    name
+    for path in facts.SOURCES
+    for name in re.findall(r'"(weir\.\w+)"', path.read_text(encoding="utf-8"))
+}
+"""Properties of base commits, spans and their attributes, an option of Spark: not Python names."""
 
 
 def test_names_of_the_program_that_the_docs_use_exist():
     for path in [*pages(), *(ROOT / n for n in ("ARCHITECTURE.md", "CONTRIBUTING.md"))]:
         for name in re.findall(r"`(weir(?:\.\w+)+)(?=[`(])", path.read_text()):
-            assert name in PROPERTIES or facts.resolves(name), f"{path.name}: {name}"
+            assert name in CONSTANTS or facts.resolves(name), f"{path.name}: {name}"
 
 
 def test_modules_that_the_docs_name_by_their_path_exist():
@@ -220,7 +224,7 @@ def test_names_and_pages_that_docstrings_cite_exist():
     for path in facts.SOURCES:
         text = path.read_text(encoding="utf-8")
         for name in re.findall(r"`(weir(?:\.\w+)+)`", text):
-            assert name in PROPERTIES or facts.resolves(name), f"{path.name}: {name}"
+            assert name in CONSTANTS or facts.resolves(name), f"{path.name}: {name}"
         for name in re.findall(r"(?:docs|shared)/[\w/.-]+\.md", text):
             assert (ROOT / name).exists(), f"{path.name}: {name}"
 

@@ -4,11 +4,13 @@ import copy
 import datetime as dt
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+
+import weir
 
 Row = dict[str, Any]
 KEYS = 12
@@ -35,16 +37,27 @@ class Kind:
     memtable: bool
     """Its writers keep a MemTable; else they are WAL-only."""
     wal_elsewhere: bool
+    silent_after: str | None = None
+    """Each writer has a shard of its own, which is sealed when it was silent for that long."""
 
     @staticmethod
     def drawn(rng: random.Random) -> "Kind":
-        return Kind(
+        drawn = Kind(
             keyed=rng.random() < 0.75,
             expires=rng.random() < 0.3,
             shards=rng.choice([1, 1, 2, 3]),
             memtable=rng.random() < 0.7,
             wal_elsewhere=rng.random() < 0.3,
         )
+        if drawn.keyed or rng.random() < 0.4:
+            return drawn
+        return replace(drawn, shards=1, silent_after=rng.choice(["0s", "1h"]))
+
+    @property
+    def sharding(self) -> weir.Bucket | weir.PerWriter | weir.Unsharded:
+        if self.silent_after is not None:
+            return weir.PerWriter(silent_after=self.silent_after)
+        return weir.Bucket("id", self.shards) if self.shards > 1 else weir.Unsharded()
 
 
 @dataclass

@@ -70,6 +70,14 @@ def is_keyed(_: World, place: Place) -> bool:
     return place.kind.keyed
 
 
+def is_per_writer(_: World, place: Place) -> bool:
+    return place.kind.silent_after is not None
+
+
+def is_routed(_: World, place: Place) -> bool:
+    return place.kind.silent_after is None
+
+
 def has_checkpoint(_: World, place: Place) -> bool:
     return bool(place.model.checkpoints)
 
@@ -160,6 +168,22 @@ def write_in_another_process(world: World, place: Place, rng: random.Random) -> 
     place.is_stale = True
     place.now.put(rows)
     place.now.delete(ids)
+
+
+@operation(6, when=is_per_writer)
+def append_beside(_: World, place: Place, rng: random.Random) -> None:
+    """Another writer has a shard of its own: it ends none. It closes, or is left as a killed one
+    leaves it."""
+    rows = draw_rows(place, rng)
+    place.open_writer(rng).put(rows[:1])
+    beside = place.handle(rng).writer(weir.WriterConfig(enable_memtable=place.kind.memtable))
+    beside.put(rows[1:])
+    place.open_writer(rng).put(rows[:1])
+    if rng.random() < 0.5:
+        beside.close()
+    else:
+        place.left.append(beside)
+    place.now.put([*rows, *rows[:1]])
 
 
 @operation(2)
@@ -423,7 +447,16 @@ def restored(place: Place, report: Any, rows: Rows) -> None:
     place.close_writer()
 
 
-@operation(3)
+@operation(1, when=is_per_writer)
+def reshard_refused(_: World, place: Place, rng: random.Random) -> None:
+    try:
+        place.handle(rng).reshard(rng.choice([weir.Bucket("id", 2), weir.Unsharded()]))
+    except InvalidInput:
+        return
+    raise AssertionError("a reshard of shards that have each a writer was not refused")
+
+
+@operation(3, when=is_routed)
 def reshard(_: World, place: Place, rng: random.Random) -> None:
     shards = rng.choice([1, 2, 3])
     sharding = weir.Bucket("id", shards) if shards > 1 else weir.Unsharded()
@@ -511,7 +544,7 @@ def restore_and_die(_: World, place: Place, rng: random.Random) -> None:
     restored(place, report, rows)
 
 
-@operation(2)
+@operation(2, when=is_routed)
 def reshard_and_die(_: World, place: Place, rng: random.Random) -> None:
     shards = rng.choice([2, 3])
     run = lambda table: table.reshard(weir.Bucket("id", shards))  # noqa: E731

@@ -48,6 +48,8 @@ class Place:
     """The change feed, applied in order to what the table was when the feed began."""
     bookmark: Bookmark | None = None
     indexed: bool = False
+    left: list[Any] = field(default_factory=list)
+    """Writers that nobody closed, as a killed process leaves them; not garbage collected either."""
     forgotten: list[weir.Table] = field(default_factory=list)
     """Handles of a table that was dropped here."""
 
@@ -159,7 +161,7 @@ class World:
             self.uri_of(name),
             SCHEMA,
             primary_key="id" if kind.keyed else None,
-            sharding=weir.Bucket("id", kind.shards) if kind.shards > 1 else None,
+            sharding=kind.sharding,
             wal_uri=str(self.folder / f"{name}-wal") if kind.wal_elsewhere else None,
             expire=weir.Expire("at", EXPIRES_AFTER) if kind.expires else None,
         )

@@ -11,6 +11,8 @@ from weir.keep.policy import KeeperPolicy, load
 WHOLE = """
     every = "30s"                # a comment
     jobs = 4
+    requests_per_second = 100
+    bytes_per_second = 50_000_000
 
     [defaults]
     take_over = "1h"
@@ -47,6 +49,7 @@ def policy(tmp_path: Path, text: str) -> KeeperPolicy:
 def test_rules_that_fit_apply_in_order_to_the_defaults(tmp_path: Path) -> None:
     found = policy(tmp_path, WHOLE)
     assert (found.every, found.jobs, found.find) == (30, 4, "5m")
+    assert (found.requests_per_second, found.bytes_per_second) == (100, 50_000_000)
     plain = found.of("s3://lake/events")
     assert plain == weir.KeepPolicy(
         take_over=3600.0,
@@ -72,6 +75,10 @@ def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
         ("every = 'soon'", 1, "every: every: expected seconds"),
         ("\njobs = 0", 2, "jobs: expected a number from 1 to 64"),
         ("jobs = 1\nspark_bytes = '1G'", 2, "spark_bytes: expected a number of bytes"),
+        ("\nrequests_per_second = 0", 2, "requests_per_second: expected a whole number above 0"),
+        ("requests_per_second = 1.5", 1, "requests_per_second: expected a whole number above 0"),
+        ("\n\nbytes_per_second = 9", 3, "bytes_per_second: expected a whole number, at least"),
+        ("bytes_per_second = '50M'", 1, "bytes_per_second: expected a whole number, at least"),
         ("\n\nevrey = 1", 3, "evrey: there is no such setting"),
         ("[defaults]\ngc = '1h'\ntakeover = '1h'", 3, "defaults.takeover: there is no such"),
         ("[defaults]\n\ngc = true", 3, "defaults.gc: expected seconds"),

@@ -36,6 +36,23 @@ def record(table: Table) -> Any:
     return KeepRecords(table.core.store, table.core.env).latest()
 
 
+def test_the_debt_counts_what_the_slowest_consumer_has_not_read(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, [1], "a")
+        list(table.changes(consumer="quick"))
+        list(table.changes(consumer="slow"))
+        put(writer, [2], "a")
+        put(writer, [3], "a")
+        list(table.changes(consumer="quick"))
+        assert weir.due(table).debt.unread == 2
+    assert max(each.lag for each in table.stats().consumers) == 2
+    table.compact()
+    assert weir.due(table).debt.unread == 2, "folded or not, it has not read them"
+    table.drop_consumer("slow")
+    assert weir.due(table).debt.unread == 0
+
+
 def test_a_new_table_needs_nothing(tmp_path: Path) -> None:
     found = weir.due(make(tmp_path / "t"))
     assert (list(found), bool(found), found.left, found.damaged) == ([], False, (), None)

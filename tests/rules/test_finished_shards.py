@@ -159,7 +159,7 @@ def test_c17_a_feed_from_before_a_shard_that_came_and_went_is_told_so(tmp_path):
     sweep(table)
     assert finished(table) == 3
     core = again(table).core
-    assert passed_by(core, positions_at(core, pinned.shards))
+    assert passed_by(core, positions_at(core, pinned.shards, pinned.base_version))
 
 
 def test_c17_finished_shards_go_with_their_table(tmp_path):

@@ -1,11 +1,19 @@
 """Every event of the log says which table it is of: shards of all tables have the same ids."""
 
+import ast
 import logging
+from pathlib import Path
 
 import pytest
 
 import weir
 from tests.support.moments import again, make, put
+
+SOURCES = Path(weir.__file__).parent
+TOLD_BY = ("table=", "uri=", "root=", "folder=", "label", "path=", "from=", "store=")
+"""How an event says where it happened; a label is that of a shard, with its table."""
+NOWHERE = {"spark.secrets.exposed"}
+"""Events of no table."""
 
 
 def test_every_event_of_a_shard_names_its_table(tmp_path, caplog):
@@ -24,3 +32,40 @@ def test_every_event_of_a_shard_names_its_table(tmp_path, caplog):
     names = {record.getMessage().split()[0] for record in caplog.records}
     assert names >= {"wal.fenced", "shard.claimed", "flush.published", "gc.done", "wal.moved"}
     assert [r.getMessage() for r in caplog.records if table.uri not in r.getMessage()] == []
+
+
+def test_every_event_in_the_code_says_where_it_happened():
+    """Also those that no test makes happen."""
+    found = {}
+    for path in SOURCES.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("logger."):
+                    event = ast.literal_eval(call.args[0]).split()[0]
+                    found[event] = ast.unparse(call), ast.unparse(function)
+    assert len(found) > 40
+    silent = {
+        event
+        for event, (call, function) in found.items()
+        if not any(word in call for word in TOLD_BY)
+        and not ("*facts" in call and ".label" in function)
+        and not ("where" in call and ".label" in function)
+    }
+    assert silent == NOWHERE
+
+
+def test_a_callback_that_fails_is_logged_with_its_table(tmp_path, caplog):
+    table = make(tmp_path / "t", 1)
+
+    def fail(_ack):
+        raise ValueError("of the application")
+
+    with table.shard(0).writer() as writer:
+        ack = writer.put([{"id": 1, "v": "a"}], wait=False)
+        ack.add_done_callback(fail)
+        ack.wait()
+    (told,) = [r.getMessage() for r in caplog.records if "ack.callback.failed" in r.getMessage()]
+    assert f"table={table.uri} shard=" in told

@@ -19,6 +19,7 @@ from tests.support.tables import count_requests
 from weir.env import Env
 from weir.format.manifest import Status
 from weir.log.fence import NotLeft
+from weir.read.positions import passed_by, positions_at
 from weir.routing.open_writers import OpenWriters
 from weir.routing.shards import schema_for_writing
 from weir.testing.faulty import FaultyStores
@@ -397,6 +398,41 @@ def test_c18_reads_visit_unfinished_shards_only(tmp_path):
     assert len(again(table).stats().shards) == len(again(table).shards()) == 1
     assert counts[0] == counts[1] == counts[2], counts
     assert ids(again(table)) == list(range(7))
+
+
+def die_and_finish(table, *ids_: int) -> None:
+    """Writers that nobody closes; upkeep seals and folds their shards, and collection ends them."""
+    for n in ids_:
+        append(table.writer(), n)
+    for _ in range(4):
+        later(table).compact()
+        assert collect(target_of(again(table).core), 0, 120, keep_first_entries=False).ok
+
+
+@pytest.mark.parametrize("consumer", [None, "mirror"])
+def test_c18_a_feed_begins_with_the_rows_of_shards_that_are_finished(tmp_path, consumer):
+    table = make(tmp_path / "t")
+    die_and_finish(table, 1, 2, 3)
+    assert len(again(table).core.record.finished) == 3
+    feed = again(table).follow(consumer=consumer, once=True)
+    first = [n for change in feed for n in change.batch.column("id").to_pylist()]
+    assert sorted(first) == [1, 2, 3]
+    with again(table).writer() as writer:
+        append(writer, 4)
+    since = feed.bookmark if consumer is None else None
+    more = again(table).changes(since, consumer=consumer)
+    assert [n for change in more for n in change.batch.column("id").to_pylist()] == [4]
+
+
+def test_c18_a_feed_from_before_a_shard_that_came_and_went_is_told_so(tmp_path):
+    table = make(tmp_path / "t")
+    die_and_finish(table, 1)
+    pinned = again(table).checkpoint("durable", name="held")
+    die_and_finish(table, 2)
+    core = again(table).core
+    assert len(core.record.finished) == 2
+    (gone,) = passed_by(core, positions_at(core, pinned.shards, pinned.base_version))
+    assert gone in core.record.finished
 
 
 def test_c18_a_feed_shows_every_row_once_across_seals(tmp_path):

@@ -71,6 +71,46 @@ def test_p2_a_replayed_batch_changes_nothing(
     assert in_weir(table) == once(model | {99: "later"})
 
 
+def run_and_die(table: weir.Table, folder: Path, checkpoint: Path, moment: str) -> None:
+    """A query in a process of its own, which is killed inside the commit of batch 1."""
+    command = [sys.executable, "-m", "tests.support.dying_sink", table.uri, str(folder)]
+    paths = [str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": ":".join(paths), "PYTHONWARNINGS": "ignore"}
+    died = subprocess.run(
+        [*command, str(checkpoint), moment], env=environment, capture_output=True, check=False
+    )
+    assert died.returncode != 0
+    assert not (checkpoint / "commits" / "1").exists()
+
+
+@pytest.mark.kill
+def test_c18_a_killed_query_writes_each_batch_once_to_the_shard_of_its_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Beside it a writer appends, and upkeep folds what is silent: the query's shard is not."""
+    sharding = weir.PerWriter(silent_after=0)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=sharding)
+    folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    model: dict[int, str] = {}
+    for number in range(3):
+        rows = {number * 30 + k: f"b{number}" for k in range(30)}
+        write_input(folder, number, rows)
+        model |= rows
+    with table.writer() as beside:
+        beside.put([{"id": 1000, "v": "beside"}])
+        run_and_die(table, folder, checkpoint, "whole")
+        assert in_weir(table).total() == 61
+        weir.open(table.uri).compact()
+        beside.put([{"id": 1001, "v": "beside"}])  # in another shard: its own was sealed
+        run(source(spark, folder), table, checkpoint)
+        beside.put([{"id": 1002, "v": "beside"}])
+    weir.open(table.uri).compact()
+    found = in_weir(weir.open(table.uri))
+    assert found == once(model | dict.fromkeys(range(1000, 1003), "beside"))
+    values = [str(shard.value) for shard in weir.open(table.uri).shards()]
+    assert sum(value.startswith("app ") for value in values) == 1
+
+
 @pytest.mark.kill
 @pytest.mark.parametrize("moment", ["half", "whole"])
 def test_p2_a_driver_killed_inside_commit_loses_and_doubles_nothing(
@@ -83,13 +123,7 @@ def test_p2_a_driver_killed_inside_commit_loses_and_doubles_nothing(
         rows = {number * 30 + k: f"b{number}" for k in range(30)}
         write_input(folder, number, rows)
         model |= rows
-    command = [sys.executable, "-m", "tests.support.dying_sink", table.uri, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "PYTHONWARNINGS": "ignore"}
-    died = subprocess.run(
-        [*command, str(checkpoint), moment], env=environment, capture_output=True, check=False
-    )
-    assert died.returncode != 0
-    assert not (checkpoint / "commits" / "1").exists()
+    run_and_die(table, folder, checkpoint, moment)
     partly = in_weir(table)
     assert 30 < partly.total() < 60 if moment == "half" else partly.total() == 60
     # The next driver is the suite's own.

@@ -69,6 +69,7 @@ def test_writers_readers_and_upkeep_are_measured(tmp_path: Path) -> None:
     found = samples(metrics(env=env))
     assert found["weir_put_rows_total"] == 3
     assert found["weir_log_entries_total"] == found["weir_log_append_seconds_count"] >= 2
+    assert found["weir_log_entry_bytes_total"] > 100
     assert found["weir_log_entry_puts_count"] == found["weir_log_entries_total"]
     assert found["weir_flush_rows_total"] == 3
     assert found['weir_snapshot_seconds_count{freshness="durable"}'] >= 1

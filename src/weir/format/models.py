@@ -54,6 +54,11 @@ def model_schema(model: Any) -> pa.Schema:
     return pa.schema(_fields(model, ()))
 
 
+def python_type(where: str, kind: type) -> pa.DataType:
+    """The column type of a Python type, as in a model; `InvalidInput` if there is none."""
+    return _type(where, kind, (), ())
+
+
 def _fields(model: Any, within: tuple[object, ...]) -> list[pa.Field]:
     where = model.__name__
     if model in within:

@@ -2,8 +2,8 @@
 
 A schema, or anything that has one (an Arrow table, a reader), is taken as it is. A DataFrame gives
 its columns with the plain types of their values, since what pandas and polars use in memory (views,
-large and dictionary types) says nothing about the data. A dict gives types as text, and a pydantic
-model its fields (`weir.format.models`).
+large and dictionary types) says nothing about the data. A dict gives types as text, as pyarrow's or
+as Python's, and a pydantic model its fields (`weir.format.models`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeAlias
 import pyarrow as pa
 
 from weir.errors import InvalidInput
-from weir.format.models import is_model, model_schema
+from weir.format.models import is_model, model_schema, python_type
 from weir.format.type_texts import parse_field
 from weir.types import ArrowStream, ModelRow
 
@@ -29,10 +29,10 @@ class ArrowSchema(Protocol):
 
 
 SchemaLike: TypeAlias = (
-    pa.Schema | ArrowStream | ArrowSchema | Mapping[str, str | pa.DataType] | type[ModelRow]
+    pa.Schema | ArrowStream | ArrowSchema | Mapping[str, str | pa.DataType | type] | type[ModelRow]
 )
 """The columns of a new table: a pyarrow schema, a DataFrame or Arrow table that has them, a dict of
-names and types (`"int64"`, `"float32[768]"`, `"timestamp[us, UTC]"`), or a pydantic model."""
+names and types (`"int64"`, `"float32[768]"`, `"timestamp[us, UTC]"`, `int`), a pydantic model."""
 
 _UNNAMED_INDEX: Final = re.compile(r"__index_level_\d+__")
 
@@ -61,9 +61,12 @@ def _field(name: object, kind: object) -> pa.Field:
         raise InvalidInput(f"the name of a column must be text, got {name!r}")
     if isinstance(kind, pa.DataType):
         return pa.field(name, kind)
+    if isinstance(kind, type):
+        return pa.field(name, python_type(f"column {name!r}", kind))
     if not isinstance(kind, str):
         raise InvalidInput(
-            f"column {name!r}: a type is text such as 'int64', or a pyarrow type; got {kind!r}"
+            f"column {name!r}: a type is text such as 'int64', a pyarrow type, or a Python type"
+            f" such as int; got {kind!r}"
         )
     try:
         return parse_field(name, kind)

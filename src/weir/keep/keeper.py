@@ -21,6 +21,7 @@ from weir.keep.discover import Skipped, StorageOf, is_behind_link, tables_below
 from weir.keep.measures import watch
 from weir.keep.policy import KeeperPolicy
 from weir.keep.status import JobStatus, statuses
+from weir.pace import Pace
 from weir.records.keeping import KeepRecords, shortened
 from weir.store.open import normalize
 from weir.table import Table
@@ -91,6 +92,8 @@ class Keeper:
         self._engines = engines
         self._dry_run = dry_run
         self._env = env
+        self._pace = Pace(env.clock, env.threads, env.meters)
+        self._limit()
         self._bell = Bell(env.threads)
         self._lock = env.threads.lock()
         self._bells: list[Bell] = []
@@ -106,8 +109,9 @@ class Keeper:
     # -- called from anywhere, also from a signal handler ----------------------------------------
 
     def stop(self) -> None:
-        """Begin no other job, and end when those under way are done."""
+        """Begin no other job, and end when those under way are done, which no limit slows down."""
         self._is_stopping = True
+        self._pace.lift()
         self._bell.ring()
 
     def reload(self) -> None:
@@ -208,7 +212,8 @@ class Keeper:
             raise NotAWeirTable(f"{kept.uri} is, or is below, a symbolic link")
         if table is None:
             storage = dict(self._storage(kept.uri))
-            table = making.open(kept.uri, storage_options=storage, env=self._env)
+            env = replace(self._env, pace=self._pace)
+            table = making.open(kept.uri, storage_options=storage, env=env)
             kept.table = table
         core = table.core
         found = look(core, policy, core.store.now)
@@ -312,10 +317,14 @@ class Keeper:
         except WeirError as error:
             self._tell(JobReport(", ".join(self.roots), "reload", "failed", str(error)))
             return
+        self._limit()
         with self._lock:
             self._next_find = 0.0
             for kept in self.tables.values():
                 kept.next_look, kept.failures = 0.0, 0
+
+    def _limit(self) -> None:
+        self._pace.limit(self.policy.requests_per_second, self.policy.bytes_per_second)
 
     def _work_as(self, number: int) -> Callable[[], None]:
         def work() -> None:

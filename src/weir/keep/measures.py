@@ -11,6 +11,7 @@ from weir.meters import (
     DEBT_BYTES,
     DEBT_ENTRIES,
     DEBT_GENERATIONS,
+    DEBT_UNREAD,
     KEEP_DAMAGED,
     KEEP_FAILING,
     KEEP_LEFT,
@@ -59,3 +60,4 @@ def watch(keeper: HasTables, meters: Meters) -> None:
     meters.watch(DEBT_ENTRIES, lambda: total("entries"))
     meters.watch(DEBT_GENERATIONS, lambda: total("generations"))
     meters.watch(DEBT_BYTES, lambda: total("nbytes"))
+    meters.watch(DEBT_UNREAD, lambda: total("unread"))

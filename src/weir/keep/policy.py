@@ -2,6 +2,8 @@
 
     every = "1m"                  # each table is looked at this often
     jobs = 2                      # jobs at once
+    requests_per_second = 100     # at most, of all jobs together
+    bytes_per_second = 50000000
     spark_bytes = 10000000000     # from here on compactions run on Spark
 
     [defaults]                    # fields of weir.KeepPolicy; false turns a job off
@@ -23,6 +25,7 @@ Errors name the file, the line and the setting.
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -37,7 +40,15 @@ from weir.upkeep.due import CheckpointSchedule, KeepPolicy
 
 _HEADER: Final = re.compile(r"\s*(\[\[|\[)\s*([A-Za-z0-9_.\- \"']+?)\s*\]\]?\s*(?:#.*)?")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_\-]+|\"[^\"]*\")\s*=")
-_OWN: Final = ("every", "find", "jobs", "spark_bytes")
+_DURATIONS: Final = ("every", "find")
+_COUNTS: Final = {
+    "jobs": (range(1, 65), "a number from 1 to 64"),
+    "requests_per_second": (range(1, sys.maxsize), "a whole number above 0"),
+    "bytes_per_second": (range(1 << 16, sys.maxsize), "a whole number, at least 65536"),
+    "spark_bytes": (range(sys.maxsize), "a number of bytes"),
+}
+"""What each may be, and how to say so."""
+_OWN: Final = (*_DURATIONS, *_COUNTS)
 _RULE: Final = tuple(f.name for f in fields(KeepPolicy))
 
 
@@ -65,6 +76,10 @@ class KeeperPolicy:
     """How often the prefixes are searched for new tables."""
     jobs: int = 2
     """Jobs at once, each on another table."""
+    requests_per_second: int | None = None
+    """Requests to stores that all jobs together make, on average; None: any number."""
+    bytes_per_second: int | None = None
+    """Bytes that all jobs together read and write, on average; None: any number."""
     spark_bytes: int | None = None
     """Waiting bytes of a table from which on its compaction runs on Spark; None: never."""
     defaults: KeepPolicy = field(default_factory=KeepPolicy)
@@ -103,21 +118,14 @@ class _Reader:
 
     def policy(self, content: Mapping[str, Any]) -> KeeperPolicy:
         self._only(content, (*_OWN, "defaults", "tables"), ())
-        made = KeeperPolicy()
-        if "every" in content:
-            made = replace(made, every=self._duration(content["every"], ("every",)))
-        if "find" in content:
-            made = replace(made, find=self._duration(content["find"], ("find",)))
-        if "jobs" in content:
-            jobs = content["jobs"]
-            if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= 64:
-                raise self._wrong(("jobs",), f"expected a number from 1 to 64, got {jobs!r}")
-            made = replace(made, jobs=jobs)
-        if "spark_bytes" in content:
-            least = content["spark_bytes"]
-            if isinstance(least, bool) or not isinstance(least, int) or least < 0:
-                raise self._wrong(("spark_bytes",), f"expected a number of bytes, got {least!r}")
-            made = replace(made, spark_bytes=least)
+        found: dict[str, Any] = {}
+        for name in _DURATIONS:
+            if name in content:
+                found[name] = self._duration(content[name], (name,))
+        for name in _COUNTS:
+            if name in content:
+                found[name] = self._number(content[name], name)
+        made = KeeperPolicy(**found)
         section = self._table(content.get("defaults", {}), ("defaults",))
         defaults = self._keep(KeepPolicy(), section, ("defaults",))
         rules = content.get("tables", [])
@@ -131,6 +139,12 @@ class _Reader:
                 for n, rule in enumerate(rules)
             ),
         )
+
+    def _number(self, value: object, name: str) -> int:
+        allowed, said = _COUNTS[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+            raise self._wrong((name,), f"expected {said}, got {value!r}")
+        return value
 
     def _rule(self, section: Mapping[str, Any], at: _At, defaults: KeepPolicy) -> Rule:
         settings = {k: v for k, v in section.items() if k not in ("match", "skip")}

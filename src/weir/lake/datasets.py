@@ -55,7 +55,24 @@ class Datasets:
             metadata_cache_size_bytes=METADATA_CACHE_BYTES,
         )
         self._latest: SharedDataset | None = None
+        self._counted = (0, 0)
         self._fork_guard = ForkGuard(env)
+
+    def spent(self) -> tuple[int, int]:
+        """Requests that Lance made for this table since the last call, and their bytes.
+
+        For `weir.pace`, which calls it under its lock. Lance counts for the whole session.
+        """
+        known = self._latest
+        if known is None:
+            return 0, 0
+        total = known.io_stats_snapshot()
+        before = self._counted
+        self._counted = (
+            total.read_iops + total.write_iops,
+            total.read_bytes + total.written_bytes,
+        )
+        return self._counted[0] - before[0], self._counted[1] - before[1]
 
     def own(self, version: int | None = None) -> lance.LanceDataset:
         """A handle of the base for one caller that changes something; see `weir.lake.shared`."""

@@ -220,7 +220,7 @@ def is_text_type(dtype: pa.DataType) -> bool:
 
 
 def index_builder(
-    indexes: Sequence[IndexInfo], *, where: str
+    indexes: Sequence[IndexInfo], *, label: str
 ) -> Callable[[lance.LanceDataset], None] | None:
     """A function that builds `indexes` in a finished SSTable, or None when there are none."""
     if not indexes:
@@ -232,7 +232,7 @@ def index_builder(
                 _build(dataset, index)
             except (OSError, RuntimeError, ValueError) as error:
                 # M-4: for example a column without a single value. Searches do without the index.
-                logger.warning("index.not_built %s index=%s reason=%s", where, index.name, error)
+                logger.warning("index.not_built %s index=%s reason=%s", label, index.name, error)
 
     return build
 

@@ -64,6 +64,8 @@ class PylanceLake:
         self._caches = SsTableCaches(env, rows)
         self._resident = ResidentKeys(env, rows)
         self._env = env
+        if env.pace is not None:
+            env.pace.watch(self.datasets)
         self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env)
         self._sstables: ByteCache[LanceSsTable] = ByteCache(_SSTABLES_LIMIT, env)
 

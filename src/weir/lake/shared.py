@@ -82,6 +82,9 @@ class SharedDataset(Protocol):
     def tags(self) -> SharedTags:
         """Its tags."""
 
+    def io_stats_snapshot(self) -> Any:
+        """What Lance has read and written through the handles of this session."""
+
     def config(self) -> dict[str, str]:
         """Its settings."""
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from weir.config import FENCE_TTL
 from weir.env import Env
+from weir.meters import Facts
 from weir.store.api import Store
 
 
@@ -33,6 +34,10 @@ class ShardSite:
     def label(self) -> str:
         """The shard in a log event: shards of different tables have the same ids."""
         return f"table={self.store.uri} shard={self.shard}"
+
+    def facts(self, epoch: int) -> Facts:
+        """The shard in a span."""
+        return {"weir.table": self.store.uri, "weir.shard": str(self.shard), "weir.epoch": epoch}
 
     @property
     def is_apart(self) -> bool:

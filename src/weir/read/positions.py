@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from weir.format.sharding import PerWriter
 from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.order import Routings
@@ -40,20 +41,32 @@ def _tips(core: Core, ids: list[UUID]) -> dict[UUID, int]:
     return dict(zip(ids, core.env.threads.map(tip, ids, workers=CONCURRENCY), strict=True))
 
 
-def positions_at(core: Core, cuts: Iterable[ShardCut]) -> dict[UUID, int]:
-    """Where a feed goes on after the rows of those cuts, which are of all shards.
+def positions_at(core: Core, cuts: Iterable[ShardCut], base_version: int) -> dict[UUID, int]:
+    """Where a feed goes on after the rows of those cuts, which are of all shards, and of the base.
 
     Shards that were finished before (C-17) are in none of them: nothing follows there, so they are
-    read to their ends. Those of a later routing were made since, and are not.
+    read to their ends. Those that were made since, and finished, are not.
     """
     found = {cut.shard: int(cut.wal_through) for cut in cuts}
     finished = [shard for shard in core.record.finished if shard not in found]
     if finished:
-        routings = Routings()
-        newest = max((routings.find(core, shard) or 0 for shard in found), default=0)
-        before = [shard for shard in finished if (routings.find(core, shard) or 0) < newest]
+        before = _finished_before(core, finished, list(found), base_version)
         found.update(_tips(core, before))  # guard: C-17 test_finished_shards
     return found
+
+
+def _finished_before(
+    core: Core, finished: list[UUID], cut: list[UUID], base_version: int
+) -> list[UUID]:
+    """Of the finished shards those whose rows were all in that version of the base."""
+    if isinstance(core.record.sharding, PerWriter):
+        then, now = core.base(base_version).compacted, core.base().compacted
+        # guard: C-18 test_per_writer
+        return [shard for shard in finished if then.get(shard, 0) >= now.get(shard, 0)]
+    # Shards of a later routing were made since: a reshard may drop what the base says of old ones.
+    routings = Routings()
+    newest = max((routings.find(core, shard) or 0 for shard in cut), default=0)
+    return [shard for shard in finished if (routings.find(core, shard) or 0) < newest]
 
 
 def floors(core: Core) -> dict[UUID, int]:

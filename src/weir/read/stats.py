@@ -143,10 +143,9 @@ def collect_stats(core: Core) -> TableStats:
 
 
 def _consumer(name: str, standing: Standing, shards: Sequence[ShardStats]) -> ConsumerStats:
-    unread = (shard.wal_tip - standing.positions.get(shard.shard, 0) for shard in shards)
     return ConsumerStats(
         name=name,
-        lag=sum(max(0, entries) for entries in unread),
+        lag=standing.behind({shard.shard: shard.wal_tip for shard in shards}),
         expires=standing.expires,
         has_rows=standing.snapshot is None,
     )

@@ -55,6 +55,10 @@ class Standing(Record, frozen=True):
         """Its positions; None when nothing is held for it."""
         return None if self.deleted else dict(self.positions)
 
+    def behind(self, tips: Positions) -> int:
+        """How many entries it has not read, of logs that end there."""
+        return sum(max(0, tip - self.positions.get(shard, 0)) for shard, tip in tips.items())
+
 
 @dataclass(frozen=True)
 class Consumer:

@@ -112,7 +112,7 @@ class WriterIndexes:
         self, env: Env, config: WriterConfig, indexes: Sequence[IndexInfo], name: str
     ) -> None:
         self.indexes = tuple(indexes)
-        self.build = index_builder(self.indexes, where=name)
+        self.build = index_builder(self.indexes, label=name)
         """Builds the indexes into an SSTable; None if there are no indexes."""
         self.cache = SearchCache(env)
         self._texts = [i for i in indexes if i.kind == "text" and config.sync_indexed_write]

@@ -297,7 +297,8 @@ def run_callbacks(acks: Sequence[Ack]) -> None:
             except KeyboardInterrupt as pressed:  # raised again below
                 interrupt = pressed
             except BaseException:  # guard: F-16 test_outcomes
-                logger.exception("ack.callback.failed %r", ack)
+                where = "" if ack.committer is None else ack.committer.label
+                logger.exception("ack.callback.failed %s %r", where, ack)
     if interrupt is not None:
         raise interrupt
 

@@ -39,7 +39,17 @@ from weir.format.wal_entry import Fill
 from weir.log.appender import WalAppender
 from weir.log.intake import Intake
 from weir.log.small_put import shape_together
-from weir.meters import APPEND_FAILURES, APPEND_SECONDS, ENTRIES, ENTRY_PUTS, PUTS, ROWS
+from weir.meters import (
+    APPEND_FAILURES,
+    APPEND_SECONDS,
+    ENTRIES,
+    ENTRY_BYTES,
+    ENTRY_PUTS,
+    PUT_GROUP,
+    PUTS,
+    ROWS,
+    Facts,
+)
 from weir.shard.ack import Ack, DoneCallback, release, rows_of, run_callbacks
 from weir.shard.decision import decide_run
 from weir.shard.ending import Ending, internal
@@ -292,6 +302,11 @@ class Committer:
         said = goes_on if does_go_on else "nothing of the put was accepted"
         interrupt.add_note(f"{self._state.name}: {said}")
         self._call()
+
+    @property
+    def label(self) -> str:
+        """The writer in a log event."""
+        return self._state.label
 
     def take_back(self, ack: Ack) -> bool:
         """Make certain that a put whose caller has left, perhaps before it was submitted, is never
@@ -586,23 +601,35 @@ class Committer:
         def append() -> Position:
             return self._appender.write(entry)
 
-        retry_outage(self._env, append, delay=0.05, failed=self._append_failed)
+        def repeated() -> Position:
+            return retry_outage(self._env, append, delay=0.05, failed=self._append_failed)
+
+        def facts() -> Facts:
+            place = self._appender.site.facts(self._appender.epoch)
+            counts = {"weir.puts": len(writing), "weir.rows": sum([ack.rows for ack in writing])}
+            return {**place, **counts, "weir.bytes": len(entry.data)}
+
+        self._env.meters.traced(PUT_GROUP, repeated, facts, self._env.clock)
         now = self._env.clock.boottime()
         slot.seconds = now - began
         slot.is_sent = True
         state.crowd.pace.record_latency(slot.seconds)
         state.counters.appended(writing, slot.seconds)
         if self._env.meters.is_on:
-            self._measure(writing, slot.seconds)
+            self._measure(writing, len(entry.data), slot.seconds)
         if self._log_interval and now - self._logged_at >= self._log_interval:
             self._logged_at = now
-            label = self._appender.site.label
-            logger.info("writer.stats %s %s", label, writer_stats(state, self._appender))
+            logger.info("writer.stats %s %s", state.label, writer_stats(state, self._appender))
 
-    def _measure(self, group: Sequence[Ack], seconds: float) -> None:
+    def _measure(self, group: Sequence[Ack], nbytes: int, seconds: float) -> None:
         puts, rows = len(group), sum([ack.rows for ack in group])
         self._env.meters.record(
-            (ENTRIES, 1), (PUTS, puts), (ROWS, rows), (ENTRY_PUTS, puts), (APPEND_SECONDS, seconds)
+            (ENTRIES, 1),
+            (ENTRY_BYTES, nbytes),
+            (PUTS, puts),
+            (ROWS, rows),
+            (ENTRY_PUTS, puts),
+            (APPEND_SECONDS, seconds),
         )
 
     def _append_failed(self, attempt: int, error: StoreError) -> None:
@@ -610,7 +637,7 @@ class Committer:
         state.counters.append_failures += 1
         self._env.meters.add(APPEND_FAILURES)
         rows = 0 if slot is None else sum(ack.rows for ack in slot.group)
-        facts = (state.name, attempt, rows, error)
+        facts = (state.label, attempt, rows, error)
         logger.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
         state.crowd.pace.forget()  # no other shard waits for the store to recover
 
@@ -722,7 +749,7 @@ class Committer:
         try:
             self._run_finished()
         except KeyboardInterrupt:  # from a callback, not a signal
-            logger.exception("ack.callback.failed")
+            logger.exception("ack.callback.failed %s", self._state.label)
         with self._state.lock:
             if self._thread is not None:
                 return False

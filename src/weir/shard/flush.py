@@ -27,7 +27,7 @@ from weir.format.wal_entry import Fill, WalEntry
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
-from weir.meters import FLUSH_FAILURES, FLUSH_ROWS, FLUSH_SECONDS
+from weir.meters import FLUSH, FLUSH_FAILURES, FLUSH_ROWS, FLUSH_SECONDS, Facts
 from weir.search.memory import WriterIndexes
 from weir.shard.ending import internal
 from weir.shard.memtable import MemTable, MemTables
@@ -314,7 +314,14 @@ class Flusher:
             with self._publishing:  # guard: M-1 test_reads_beside_flushes
                 self._publish(table, flush.entry, flush.tried)
 
-        retry_outage(self._env, act, delay=0.1, failed=failed)
+        def repeated() -> None:
+            retry_outage(self._env, act, delay=0.1, failed=failed)
+
+        def facts() -> Facts:
+            counts = {"weir.generation": table.generation, "weir.rows": table.rows}
+            return {**self._appender.site.facts(self._appender.epoch), **counts}
+
+        self._env.meters.traced(FLUSH, repeated, facts, self._env.clock)
         self._under_way = None
         took = self._env.clock.boottime() - began
         self._counters.flushes += 1

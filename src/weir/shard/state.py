@@ -33,6 +33,7 @@ from weir.errors import FencedError, WeirError
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import Fill
 from weir.log.entry import Entry
+from weir.log.site import ShardSite
 from weir.log.tags import GenerationTags
 from weir.meters import BACKPRESSURE, BACKPRESSURE_SECONDS, ENDED, FENCED
 from weir.shard.ack import Ack, release, run_callbacks
@@ -83,19 +84,21 @@ class WriterState:
         self,
         env: Env,
         config: WriterConfig,
-        name: str,
+        site: ShardSite,
         memtables: MemTables | None,
         crowd: WaiterGroup | None = None,
     ) -> None:
         """`crowd`: shared, with its lock, by the writers that the same threads put to."""
         self.env = env
         self.config = config
-        self.name = name
+        self.name = str(site)
+        self.label = site.label
+        """The writer in a log event."""
         self.crowd = crowd or WaiterGroup(env.threads)
         self.crowd.writers += 1
         self.lock: Lock = self.crowd.lock
         self.counters = Counters()
-        self.ending = Ending(name, env)
+        self.ending = Ending(self.name, env)
         self.closing = False
         """No more rows are accepted."""
         self.stopping = False
@@ -136,7 +139,7 @@ class WriterState:
         thread = None if self.has_no_threads else self.env.threads.start(run, name=name)
         if thread is None and not self.has_no_threads:
             self.has_no_threads = True
-            logger.warning("writer.alone %s: no thread for background work", self.name)
+            logger.warning("writer.alone %s: no thread for background work", self.label)
         return thread
 
     @property
@@ -236,7 +239,7 @@ class WriterState:
         if began - self._warned_at >= float(self.config.backpressure_log_interval):  # type: ignore[arg-type]
             self._warned_at = began
             limit = self.config.max_unflushed_memtable_bytes
-            facts = (self.name, self.held_bytes, limit, counters.backpressure_waits)
+            facts = (self.label, self.held_bytes, limit, counters.backpressure_waits)
             logger.warning("writer.backpressure %s held_bytes=%d limit=%d waits=%d", *facts)
         return began
 
@@ -437,7 +440,7 @@ class WriterState:
             self.ending.begin(error, [ack for ack in in_flight if ack.rows and not ack.done])
             rows = sum(ack.rows for ack in self.queue if not ack.done)
             self.env.meters.add(FENCED if isinstance(error, FencedError) else ENDED)
-            logger.error("writer.ended %s rows_left=%d reason=%s", self.name, rows, error)
+            logger.error("writer.ended %s rows_left=%d reason=%s", self.label, rows, error)
         return self.finish_end()
 
     def finish_end(self) -> list[Ack]:

@@ -98,7 +98,7 @@ class ShardWriter:
         if config.enable_memtable:
             bounds = Bounds.of(config)
             memtables = MemTables(schema, env, bounds, claim.manifest, claim.fence)
-        self._state = state = WriterState(env, config, str(appender.site), memtables, crowd)
+        self._state = state = WriterState(env, config, appender.site, memtables, crowd)
         watch(state)
         if memtables is not None:
             self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)

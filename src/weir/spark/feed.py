@@ -150,7 +150,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = self._place.open()
         if self._version is not None:
             pinned = checkpoint_named(table, self._version, "startingVersion")
-            positions = positions_at(table.core, pinned.shards)
+            positions = positions_at(table.core, pinned.shards, pinned.base_version)
             return positions, load_number(table.core, pinned.base_version)
         assert self._time is not None, "one of them was given"
         moment = time_of(self._time, "startingTimestamp")
@@ -212,7 +212,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         consumer = self._consumer()
         for _ in table.core.env.attempts():
             snapshot = table.snapshot("durable")
-            through = positions_at(table.core, snapshot.cuts)
+            through = positions_at(table.core, snapshot.cuts, snapshot.base_version)
             load = load_number(table.core, snapshot.base_version)
             if consumer is not None:
                 consumer.register(through, load=load)

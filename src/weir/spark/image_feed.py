@@ -71,7 +71,7 @@ class ImageFeed(WeirFeed):
         if self._version is None and self._time is None:
             return {"v": 1, "positions": None}
         pinned = _pinned(table, "starting", self._version, self._time)
-        through = positions_at(table.core, pinned.shards)
+        through = positions_at(table.core, pinned.shards, pinned.base_version)
         consumer = self._named()
         begin = _offset_at(table, pinned)
         standing = consumer.register(through, load=begin["load"])
@@ -116,7 +116,10 @@ class ImageFeed(WeirFeed):
         consumer = self._named()
         for _ in table.core.env.attempts():
             pinned = self._pin(table)
-            through, offset = positions_at(table.core, pinned.shards), _offset_at(table, pinned)
+            through, offset = (
+                positions_at(table.core, pinned.shards, pinned.base_version),
+                _offset_at(table, pinned),
+            )
             consumer.register(through, load=offset["load"])
             consumer.move(through, offset["load"])
             if not passed_by(table.core, through):
@@ -138,7 +141,9 @@ class ImageFeed(WeirFeed):
         kept = self._named().positions() or {}
         held = all(kept.get(c.shard, 0) <= c.wal_through for c in pinned.shards)
         if not held:
-            for shard, position in positions_at(table.core, pinned.shards).items():
+            for shard, position in positions_at(
+                table.core, pinned.shards, pinned.base_version
+            ).items():
                 require_above_floor(table, shard, position)
         after, through = positions_of(start), positions_of(end)
         parts = image_parts(table, pinned.id, after, through, held=held)
@@ -151,7 +156,9 @@ class ImageFeed(WeirFeed):
         core = self._place.open().core
         with contextlib.suppress(CheckpointNotFound):
             pinned = checkpoints.refresh(core, UUID(end["checkpoint"]), self._ttl)
-            self._named().move(positions_at(core, pinned.shards), end.get("load"))
+            self._named().move(
+                positions_at(core, pinned.shards, pinned.base_version), end.get("load")
+            )
             before, self._before = self._before, pinned.id
             if before is not None and before != pinned.id:  # guard: P-3 last
                 found = checkpoints.find(core, before)
@@ -187,13 +194,13 @@ class ChangesBetween(DataSourceReader):
         """Resolved here, once: the DataFrame reads the same changes for its whole life."""
         table = self._place.current()
         first = _pinned(table, "starting", *self._from)
-        after = positions_at(table.core, first.shards)
+        after = positions_at(table.core, first.shards, first.base_version)
         if self._to == (None, None):
             through, load = tips(table.core), load_number(table.core)
         else:
             last = _pinned(table, "ending", *self._to)
             through, load = (
-                positions_at(table.core, last.shards),
+                positions_at(table.core, last.shards, last.base_version),
                 load_number(table.core, last.base_version),
             )
         before = load_number(table.core, first.base_version)
@@ -235,7 +242,7 @@ def _found(table: weir.Table, offset: Offset) -> Checkpoint:
 def _offset_at(table: weir.Table, pinned: Checkpoint) -> Offset:
     load = load_number(table.core, pinned.base_version)
     return {
-        **offset_of(positions_at(table.core, pinned.shards), load),
+        **offset_of(positions_at(table.core, pinned.shards, pinned.base_version), load),
         "checkpoint": str(pinned.id),
     }
 

@@ -44,7 +44,8 @@ def image_parts(
     One for each shard, or a single one if a shard is sealed: its heirs have the same keys.
     """
     core = table.core
-    before = positions_at(core, checkpoints.find(core, checkpoint).shards)
+    pinned = checkpoints.find(core, checkpoint)
+    before = positions_at(core, pinned.shards, pinned.base_version)
     shards: list[tuple[bool, int, int, str, dict[str, Any]]] = []
     for shard, last in through.items():
         start = min(before.get(shard, 0), after.get(shard, 0))

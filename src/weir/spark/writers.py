@@ -91,7 +91,7 @@ class ShardWriters:
             if writer.config.enable_memtable and writer.gap >= GAP_ENTRIES:
                 writer.flush()
         except WeirError as failed:
-            logger.info("sink.flush.failed shard=%s reason=%s", writer.site, failed)
+            logger.info("sink.flush.failed %s reason=%s", writer.site.label, failed)
             end(writer)
             return
         now = self.core.env.clock.boottime()
@@ -169,7 +169,7 @@ def end(writer: ShardWriter) -> None:
     try:
         writer.close()
     except WeirError as failed:
-        logger.info("sink.close.failed shard=%s reason=%s", writer.site, failed)
+        logger.info("sink.close.failed %s reason=%s", writer.site.label, failed)
 
 
 def _fits(writer: ShardWriter, columns: pa.Schema, *, decides: bool) -> bool:

@@ -14,6 +14,7 @@ from weir.store.api import Store
 from weir.store.local import LocalStore
 from weir.store.memory import MemoryStore
 from weir.store.objects import ObjStore, check_option
+from weir.store.paced import PacedStore
 from weir.store.retry import RetryingStore
 
 _AUTHORITY = re.compile(r"[A-Za-z0-9._\-]+(@[A-Za-z0-9.\-]+)?")
@@ -136,8 +137,9 @@ def open_store(
     """
     if env.places is not None:
         found: Store = env.places.store(normalize(uri))
-        return found
-    return RetryingStore(open_bare(uri, storage_options, env=env, must_exist=must_exist), env)
+        return found if env.pace is None else PacedStore(found, env.pace)
+    bare = open_bare(uri, storage_options, env=env, must_exist=must_exist)
+    return RetryingStore(bare if env.pace is None else PacedStore(bare, env.pace), env)
 
 
 def open_bare(

@@ -278,7 +278,7 @@ class _Beginning:
         return checkpoints.create(self._core, "durable", name, self._lifetime)
 
     def _place_at(self, pinned: Checkpoint) -> Bookmark:
-        positions = positions_at(self._core, pinned.shards)
+        positions = positions_at(self._core, pinned.shards, pinned.base_version)
         load = load_number(self._core, pinned.base_version)
         return Bookmark(positions, snapshot=pinned.id, load=load)
 

@@ -22,6 +22,7 @@ from weir.format import paths
 from weir.format.manifest import Status
 from weir.read.survey import LogSurvey, ShardSurvey, Survey, survey
 from weir.records.checkpoints import Checkpoints, check_name
+from weir.records.consumers import living
 from weir.records.keeping import Keeping, KeepRecords
 from weir.routing.core import Core, HasCore
 from weir.routing.writer_shard import has_own_writer
@@ -123,6 +124,8 @@ class Debt:
     """SSTables that are not in the base."""
     nbytes: int = 0
     """Bytes in them, as far as manifests record it."""
+    unread: int = 0
+    """Log entries that the slowest named consumer has not read: collection keeps them."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +156,9 @@ class Upkeep:
 def due(table: HasCore, policy: KeepPolicy | None = None) -> Upkeep:
     """Which upkeep the table needs now, and why, by `policy` (None: the defaults).
 
-    Changes nothing. A survey of the shards, the record of upkeep, the checkpoints if some are
-    scheduled, a listing or two for ages, and a small write to read the store's clock. Raises what a
-    read raises: `MissingEntry` or `CorruptEntry` for a damaged table, `StoreError`.
+    Changes nothing. A survey of the shards, the record of upkeep, the consumers, the checkpoints if
+    some are scheduled, a listing or two for ages, and a small write to read the store's clock.
+    Raises what a read raises: `MissingEntry` or `CorruptEntry` for a damaged table, `StoreError`.
     """
     core = table.core
     return look(core, policy or KeepPolicy(), core.store.now)
@@ -188,12 +191,13 @@ class _Look:
 
     def debt(self) -> Debt:
         waiting = [table for one in self.seen for table in one.waiting(self.seen.base)]
-        tails = [
-            one.found.through - one.manifest.replay_after
-            for one in self.seen
-            if isinstance(one.found, LogSurvey)
-        ]
-        return Debt(sum(tails), len(waiting), sum(size_of(table)[1] for table in waiting))
+        ends: dict[UUID, int] = {one.id: one.manifest.replay_after for one in self.seen}
+        logs = {one.id: one.found for one in self.seen if isinstance(one.found, LogSurvey)}
+        tails = [log.through - ends[shard] for shard, log in logs.items()]
+        ends |= {shard: log.through for shard, log in logs.items()}
+        nbytes = sum(size_of(table)[1] for table in waiting)
+        unread = [one.behind(ends) for one in living(self.core.store).values()]
+        return Debt(sum(tails), len(waiting), nbytes, max(unread, default=0))
 
     def flush(self) -> Iterator[DueJob]:
         limit = self.policy.take_over

@@ -99,6 +99,22 @@ def test_a_column_of_nulls_has_no_type(nothing: Any) -> None:
         as_schema(nothing)
 
 
+def test_a_dict_gives_python_types_as_a_model_does() -> None:
+    kinds = {"id": int, "v": str, "x": float, "at": dt.datetime, "inner": Inner}
+    made = as_schema(kinds)
+    assert made == pa.schema(
+        [
+            ("id", pa.int64()),
+            ("v", pa.string()),
+            ("x", pa.float64()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("inner", pa.struct([pa.field("a", pa.string(), nullable=False), ("b", pa.int64())])),
+        ]
+    )
+    with pytest.raises(InvalidInput, match="column 'v' is object, for which there is no"):
+        as_schema({"v": object})
+
+
 def test_a_dict_gives_types_as_text_or_as_pyarrow_has_them(tmp_path: Path) -> None:
     given = {
         "id": "int64",
@@ -222,7 +238,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "mixed": (Mixed, "several types"),
     "type": ({"a": "int65"}, "column 'a': unknown type 'int65'"),
     "digits": ({"a": "decimal(80,2)"}, "1 to 38 digits"),
-    "no type": ({"a": int}, "a type is text"),
+    "no type": ({"a": 5}, "a type is text"),
     "no name": ({1: "int64"}, "must be text"),
     "number": (5, "a dict of names and types"),
     "class": (Path, "got the class Path"),

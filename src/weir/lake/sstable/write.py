@@ -104,6 +104,8 @@ class SsTableWriter:
         if key_columns and rows.num_rows <= USEFUL_KEYS:
             jobs.append(write_filter)
         self._env.threads.map(lambda job: job(), jobs, workers=len(jobs))
+        if self._env.pace is not None:
+            self._env.pace.charge(2 * len(jobs), rows.nbytes)  # written in no session
         self._finish_manifest(path, schema, superseded)
         if after_write is not None:
             with lance_errors(f"indexing SSTable {self._uri}/{path}"):

@@ -33,7 +33,7 @@ from weir.lake.base.fold import BaseFence, VersionEdit, combine
 from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
-from weir.meters import COMPACT_ROWS, COMPACT_SECONDS
+from weir.meters import COMPACT, COMPACT_ROWS, COMPACT_SECONDS, Facts
 from weir.read.survey import ShardSurvey, Survey, survey
 from weir.routing.core import Core
 from weir.routing.natives import try_update_mem_wal_index
@@ -126,20 +126,25 @@ def compact(
     runner = LocalRunner() if isinstance(engine, str) else engine
     run = _Run(core, runner, fold_wal, progress)
     began = run.core.env.clock.boottime()
-    try:
+
+    def act() -> CompactReport:
         report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
+        if report.skipped is None:
+            report.rows_expired = drop_expired(core)
+        if report.base_version is not None or report.rows_expired:
+            report.notes += tidy(
+                core, indexes=indexes, rewrite=rewrite, engine=runner, progress=progress
+            )
+        return report
+
+    try:
+        report = core.env.meters.traced(COMPACT, act, run.facts, core.env.clock)
     except SealedShard as sealed:  # guard: C-11 test_compaction_says_what_to_do
         core.record_number()  # C-16: raises when it was dropped
         raise CommitConflict(
             f"{core.uri}: the table was resharded while this compaction ran ({sealed}); run compact"
             " again"
         ) from sealed
-    if report.skipped is None:
-        report.rows_expired = drop_expired(core)
-    if report.base_version is not None or report.rows_expired:
-        report.notes += tidy(
-            core, indexes=indexes, rewrite=rewrite, engine=runner, progress=progress
-        )
     report.seconds = run.core.env.clock.boottime() - began
     core.env.meters.observe(COMPACT_SECONDS, report.seconds)
     core.env.meters.add(COMPACT_ROWS, report.rows_written)
@@ -163,6 +168,20 @@ class _Run:
     fold_wal: bool | None
     progress: Progress | None
     report: CompactReport = field(default_factory=CompactReport)
+    job: Job | None = None
+    """What was planned."""
+
+    def facts(self) -> Facts:
+        """The compaction in a span: each shard with its epoch when it was planned."""
+        cuts = () if self.job is None else self.job.snapshot.cuts
+        return {
+            "weir.table": self.core.uri,
+            "weir.engine": self.runner.name,
+            "weir.job": "" if self.job is None else self.job.id,
+            "weir.rows": self.report.rows_written,
+            "weir.shards": [str(cut.shard) for cut in cuts],
+            "weir.epochs": [int(cut.epoch) for cut in cuts],
+        }
 
     @property
     def lake(self) -> PylanceLake:
@@ -232,6 +251,7 @@ class _Run:
         # Includes what was folded by older releases, which kept no such memory.
         claim.remember({s: FoldProgress.of([g]) for s, g in base.compacted.items()})
         claim.plan(job)
+        self.job = job
         self.core.env.failpoint("compact.planned")
         tasks = make_tasks(
             job,

@@ -24,6 +24,7 @@ from weir.lake.base.view import LanceBase
 from weir.lake.sstable.read import LanceSsTable
 from weir.merge.levels import Scanned, shaped
 from weir.merge.merge import key_type, no_keys, winners
+from weir.pace import paced
 from weir.read.reader import SnapshotReader, Unit
 from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
@@ -170,8 +171,8 @@ def _write_live(
 
 def _buried(reader: SnapshotReader, newest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows, expired ones as deletes of their keys (L-11: no older row comes back)."""
-    alive = reader.alive
-    return newest if alive is None else (alive.expired_to_tombstones(batch) for batch in newest)
+    alive, rows = reader.alive, iter(paced(newest, reader.core.env))
+    return rows if alive is None else (alive.expired_to_tombstones(batch) for batch in rows)
 
 
 def hide_rows(core: Core, task: Task) -> Result:

@@ -1,0 +1,112 @@
+"""Limits on what upkeep asks of a store: requests and bytes a second, for all jobs of a keeper.
+
+Every request has its turn: one that comes too early waits until what was spent before it is paid
+for, so the limits hold on average, and no job waits for ever. What is only known afterwards (bytes
+that were read, requests that Lance made) delays the next request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from weakref import WeakSet
+
+from weir.meters import KEEP_PAUSED, Meters
+
+if TYPE_CHECKING:
+    from weir.env import Clock, Env, Threads
+
+T = TypeVar("T")
+
+LONGEST_SLEEP: Final = 1.0
+"""Seconds after which a request that waits looks whether the limits were lifted."""
+
+
+class Spender(Protocol):
+    """Spends on its own and knows how much: Lance."""
+
+    def spent(self) -> tuple[int, int]:
+        """Requests and bytes since it was asked last."""
+
+
+class _Limit:
+    """One limit: so much a second, or None."""
+
+    def __init__(self) -> None:
+        self.rate: float | None = None
+        self._paid_at = 0.0
+        """When everything spent so far is paid for."""
+
+    def spend(self, now: float, amount: float) -> float:
+        """Count `amount`; returns when all before it is paid for."""
+        if self.rate is None:
+            return now
+        turn = max(now, self._paid_at)
+        self._paid_at = turn + amount / self.rate
+        return turn
+
+
+class Pace:
+    """The limits of one keeper. Safe to share between threads."""
+
+    def __init__(self, clock: Clock, threads: Threads, meters: Meters) -> None:
+        self._clock = clock
+        self._meters = meters
+        self._lock = threads.lock()
+        self._requests = _Limit()
+        self._bytes = _Limit()
+        self._spenders: WeakSet[Spender] = WeakSet()
+        self._is_lifted = False
+
+    def limit(self, requests: float | None, nbytes: float | None) -> None:
+        """Allow so many requests and bytes a second from now on; None: any number."""
+        with self._lock:
+            self._requests.rate, self._bytes.rate = requests, nbytes
+
+    def lift(self) -> None:
+        """Let everything go on at once, also what waits; for the end of a keeper."""
+        self._is_lifted = True  # no lock: called by signal handlers
+
+    @property
+    def at_once(self) -> int | None:
+        """Requests that may be made together: those of a second; None: any number."""
+        rate = self._requests.rate
+        return None if rate is None or self._is_lifted else max(1, int(rate))
+
+    def watch(self, spender: Spender) -> None:
+        """Count also what `spender` spends, for as long as it exists."""
+        with self._lock:
+            self._spenders.add(spender)
+
+    def wait(self, requests: int = 1) -> None:
+        """Count requests about to be made, and wait until it is their turn."""
+        turn = self._count(requests, 0)
+        began = now = self._clock.boottime()
+        while now < turn and not self._is_lifted:
+            self._clock.sleep(min(turn - now, LONGEST_SLEEP))
+            now = self._clock.boottime()
+        if now > began:
+            self._meters.add(KEEP_PAUSED, now - began)
+
+    def charge(self, requests: int = 0, nbytes: int = 0) -> None:
+        """Count what was spent already; later requests wait for it."""
+        self._count(requests, nbytes)
+
+    def _count(self, requests: int, nbytes: int) -> float:
+        with self._lock:
+            for spender in list(self._spenders):
+                more = spender.spent()
+                requests, nbytes = requests + more[0], nbytes + more[1]
+            now = self._clock.boottime()
+            return max(self._requests.spend(now, requests), self._bytes.spend(now, nbytes))
+
+
+def paced(batches: Iterable[T], env: Env) -> Iterable[T]:
+    """The batches that a job reads through Lance, each when it is its turn."""
+    return batches if env.pace is None else _one_by_one(batches, env.pace)
+
+
+def _one_by_one(batches: Iterable[T], pace: Pace) -> Iterator[T]:
+    for batch in batches:
+        pace.wait(0)
+        yield batch
