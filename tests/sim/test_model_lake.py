@@ -189,7 +189,7 @@ def test_a_fold_is_committed_once_whoever_asks_again(keyless):
     ]
     assert made[0] == made[1]
     assert pairs(keyless.lake.open_base().scan()) == [(1, 1)]
-    assert keyless.lake.find_commit(fold_commit.FOLD, "a", after_version=planned) == made[0]
+    assert keyless.lake.find_commit(fold_commit.FOLD, "a", after=planned) == made[0]
 
 
 def test_l4_a_fold_planned_before_a_fence_is_dead(keyed):
@@ -283,7 +283,7 @@ def test_c11_the_sharding_is_replaced_once(whole):
     told = {"planned_at": base.version, "properties": {"weir.routing": "2"}}
     version = whole.lake.replace_mem_wal(details, **told)
     assert [spec.spec_id for spec in whole.lake.open_base().mem_wal.sharding_specs] == [7]
-    assert whole.lake.find_commit("weir.routing", "2", after_version=base.version) == version
+    assert whole.lake.find_commit("weir.routing", "2", after=base.version) == version
     with pytest.raises(CommitConflict):
         whole.lake.replace_mem_wal(details, **told)
 

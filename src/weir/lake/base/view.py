@@ -39,6 +39,8 @@ LOOKUP_KEYS_MAX: Final = 10_000
 class LanceBase:
     """One version of the base table; never changes. Safe to share between threads."""
 
+    is_lance = True
+
     def __init__(
         self,
         dataset: SharedDataset,

@@ -11,12 +11,12 @@ marks tell all others to skip them. Collection takes them out after `min_age` (X
 from __future__ import annotations
 
 import logging
-from typing import Protocol, cast
+from typing import Protocol
 from uuid import UUID
 
 from weir.errors import SnapshotExpired
+from weir.lake.api import Lake
 from weir.lake.base.fold_commit import FOLD
-from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.upkeep.compact.jobs import FoldProgress, Job
 from weir.upkeep.compact.logs import advance_over_folded
@@ -43,13 +43,13 @@ class Finisher:
         """What the finished jobs added to the base, for the last record of the claim (L-8)."""
 
     @property
-    def _lake(self) -> PylanceLake:
-        return cast("PylanceLake", self.core.lake)
+    def _lake(self) -> Lake:
+        return self.core.lake
 
     def complete(self, job: Job) -> None:
         """Finish a dead compactor's job if it was committed; after the fence it cannot be."""
         try:
-            version = self._lake.find_commit(FOLD, job.id, after_version=job.planned_at)
+            version = self._lake.find_commit(FOLD, job.id, after=job.planned_at)
             if version is not None and version <= base_floor(self.core):
                 raise SnapshotExpired(f"its base version {version} may be cleaned up already")
         except SnapshotExpired as gone:

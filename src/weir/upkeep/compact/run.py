@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, cast
+from typing import Final, Literal
 from uuid import UUID
 
 from weir.durations import Duration, seconds
@@ -28,11 +28,9 @@ from weir.errors import (
     UnknownOutcome,
 )
 from weir.format.manifest import ShardManifest
-from weir.lake.api import Base
+from weir.lake.api import Base, Lake
 from weir.lake.base.fold import BaseFence, VersionEdit, combine
 from weir.lake.base.fold_commit import hide_nothing
-from weir.lake.base.view import LanceBase
-from weir.lake.pylance_lake import PylanceLake
 from weir.meters import COMPACT_ROWS, COMPACT_SECONDS
 from weir.read.survey import ShardSurvey, Survey, survey
 from weir.routing.core import Core
@@ -165,8 +163,8 @@ class _Run:
     report: CompactReport = field(default_factory=CompactReport)
 
     @property
-    def lake(self) -> PylanceLake:
-        return cast("PylanceLake", self.core.lake)
+    def lake(self) -> Lake:
+        return self.core.lake
 
     def fold(self, *, cluster: bool, lease: float) -> CompactReport:
         self.report.engine = self.runner.name
@@ -218,11 +216,11 @@ class _Run:
 
     def _fold(self, seen: Survey, claim: Claim, *, cluster: bool) -> Collection[UUID]:
         """Fold what waits, in one commit; returns the shards whose logs were folded as they are."""
-        base = cast("LanceBase", seen.base)
+        base = seen.base
         if _is_unmarked(base):
             # L-7: another program restored a version from between a fold's commit and its mark.
             self.lake.mark_compacted(base.compacted)
-            base = cast("LanceBase", self.core.base())
+            base = self.core.base()
             seen = replace(seen, base=base)
         waiting = self._pending(seen)
         if not waiting:
