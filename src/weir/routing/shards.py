@@ -117,6 +117,7 @@ class Shard:
             flush,
             schema=schema_for_writing(self._core),
             lake=self._core.lake,
+            env=self._core.env,
             belongs=_belongs(self._core, self),
             fence_ttl=config.fence_ttl,
         )

@@ -40,17 +40,20 @@ class Columns(Lake):
 
     def schema_for_writing(self) -> TableSchema:
         """See `Lake`."""
-        for _ in self.datasets.env.attempts():
+
+        def attempt() -> TableSchema:
             base = self.open_base()
             if not base.schema.unmarked:
                 return base.schema
             _check_added(base)
-            try:
-                # A separate handle: the commit moves it to another version.
-                adopt.mark_columns(self.datasets.own(base.version))
-            except CommitConflict:
-                continue  # another process marked them, or changed the columns
-        raise CommitConflict(f"{self.uri}: its columns keep changing; open the writer again")
+            # A separate handle: the commit moves it to another version.
+            adopt.mark_columns(self.datasets.own(base.version))
+            marked = self.open_base().schema
+            if marked.unmarked:
+                raise CommitConflict(f"{self.uri}: its columns changed again")
+            return marked
+
+        return repeated(self.datasets.env, attempt, f"{self.uri}: marking its columns")
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """They carry their mark from the first version on: after a restore of any version with the
@@ -67,7 +70,7 @@ class Columns(Lake):
             with lance_errors(f"adding columns to {self.uri}"):
                 dataset.add_columns(pa.schema([_marked(field, mark) for field in clean]))
 
-        repeated(attempt, f"{self.uri}: adding columns")
+        repeated(self.datasets.env, attempt, f"{self.uri}: adding columns")
 
     def drop_columns(self, names: Sequence[str], check: Check) -> None:
         """See `Lake`."""
@@ -85,7 +88,7 @@ class Columns(Lake):
             with lance_errors(f"dropping columns of {self.uri}"):
                 dataset.drop_columns(list(names))
 
-        repeated(attempt, f"{self.uri}: dropping {list(names)}")
+        repeated(self.datasets.env, attempt, f"{self.uri}: dropping {list(names)}")
 
     def rename_column(self, old: str, new: str, check: Check) -> None:
         """See `Lake`."""
@@ -101,21 +104,20 @@ class Columns(Lake):
             with lance_errors(f"renaming column {old!r} of {self.uri}"):
                 dataset.alter_columns(change)
 
-        repeated(attempt, f"{self.uri}: renaming {old!r}")
+        repeated(self.datasets.env, attempt, f"{self.uri}: renaming {old!r}")
 
     def set_expire(self, expire: Expire | None) -> int:
         """See `Lake`."""
-        for _ in self.datasets.env.attempts():
+
+        def attempt() -> int:
             base = self.open_base()
             if expire is not None:
                 expire.check(base.schema.plain)
             dataset = self.datasets.own(base.version)
-            try:
-                _set_expire(dataset, expire)
-            except CommitConflict:
-                continue  # another process changed the columns, or the rule
+            _set_expire(dataset, expire)
             return dataset.version
-        raise CommitConflict(f"{self.uri}: its columns keep changing; set the rule again")
+
+        return repeated(self.datasets.env, attempt, f"{self.uri}: setting when rows expire")
 
     def drop_expired(self, version: int, alive: Alive) -> int:
         """The base is the oldest level, so deleting a row from it brings no older row back. A newer

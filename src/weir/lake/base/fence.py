@@ -22,14 +22,13 @@ from lance import LanceOperation
 from weir.errors import CommitConflict, InvalidInput
 from weir.lake.api import Lake
 from weir.lake.base.history import Commit
+from weir.lake.base.repeating import repeated
 from weir.lake.datasets import Handles
 from weir.lake.lance_errors import lance_errors
 
 # Stored. Never change a value; add one.
 FENCE: Final = "weir.fence"
 """Property of a fence's commit; its value is the claimant's token."""
-
-_ATTEMPTS_MAX: Final = 50
 
 
 class Fences(Lake):
@@ -41,8 +40,8 @@ class Fences(Lake):
         """See `Lake`."""
         if not token:
             raise InvalidInput("a fence needs a token that names its claimant")
-        last: CommitConflict | None = None
-        for _ in range(_ATTEMPTS_MAX):
+
+        def attempt() -> int:
             dataset = self.datasets.latest()
             operation = LanceOperation.Merge(
                 fragments=[fragment.metadata for fragment in dataset.get_fragments()],
@@ -54,15 +53,10 @@ class Fences(Lake):
                 operation=operation,
                 transaction_properties={FENCE: token},
             )
-            try:
-                with lance_errors(f"fencing {self.uri} at version {dataset.version}"):
-                    return self.datasets.commit(dataset, transaction)
-            except CommitConflict as conflict:
-                last = conflict
-                continue
-        raise CommitConflict(
-            f"{self.uri}: the fence lost {_ATTEMPTS_MAX} races against other commits; try again"
-        ) from last
+            with lance_errors(f"fencing {self.uri} at version {dataset.version}"):
+                return self.datasets.commit(dataset, transaction)
+
+        return repeated(self.datasets.env, attempt, f"{self.uri}: the fence of a compaction")
 
 
 def check_fence(uri: str, token: str, commit: Commit) -> None:

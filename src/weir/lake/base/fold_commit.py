@@ -32,6 +32,7 @@ from weir.lake.base.fence import Fences, check_fence
 from weir.lake.base.fold import BaseFence, VersionEdit, combine, to_text
 from weir.lake.base.folded import folded_into, with_note
 from weir.lake.base.history import Commit, History
+from weir.lake.base.repeating import repeated
 from weir.lake.datasets import Handles
 from weir.lake.lance_errors import lance_errors
 
@@ -152,20 +153,17 @@ class Folds(Fences, History):
 
     def mark_compacted(self, marks: Mapping[UUID, int]) -> int | None:
         """See `Lake`."""
-        for _ in self.datasets.env.attempts():
+
+        def attempt() -> int | None:
             base = self.open_base()
             due = {shard: g for shard, g in marks.items() if g > base.marked.get(shard, 0)}
             if not due:
                 return None
-            try:
-                self._mark(base, due)
-            except CommitConflict:
-                continue
+            self._mark(base, due)
             return self.datasets.latest().version
-        raise CommitConflict(
-            f"{self.uri}: marking generations as compacted lost every race"
-            " against other commits; run it again"
-        )
+
+        what = f"{self.uri}: marking generations as compacted"
+        return repeated(self.datasets.env, attempt, what)
 
     def _mark(self, base: Base, marks: Mapping[UUID, int]) -> None:
         if base.mem_wal is None:

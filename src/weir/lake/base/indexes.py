@@ -31,6 +31,8 @@ VECTORS: Final[tuple[str, ...]] = get_args(VectorKind)
 
 FLAT_ROWS_MAX: Final = PARTITION_ROWS * PARTITIONS_MAX
 """Up to this many rows a search by default probes every partition: a flat index misses nothing."""
+_BUILDS: Final = 5
+"""How often an index is built, which may take long, while commits beside it are in the way."""
 RESERVED: Final = "__"
 """Names of Lance's own entries, such as that of the MemWAL, begin so."""
 _NAMES: Final = {"inverted": TEXT, "labellist": "label_list"}
@@ -97,7 +99,8 @@ class Indexes(Lake):
                 raise InvalidInput(f"index {name!r} of {self.uri}: {error}") from error
             return name
 
-        return repeated(attempt, f"{self.uri}: index on {spec.column!r}")
+        what = f"{self.uri}: index on {spec.column!r}"
+        return repeated(self.datasets.env, attempt, what, most=_BUILDS)
 
     def drop_index(self, name: str) -> None:
         """See `Lake`."""
@@ -110,7 +113,7 @@ class Indexes(Lake):
             with lance_errors(f"dropping index {name!r} of {self.uri}"):
                 dataset.drop_index(name)
 
-        repeated(attempt, f"{self.uri}: index {name!r}")
+        repeated(self.datasets.env, attempt, f"{self.uri}: index {name!r}")
 
     def optimize_indices(self, names: Sequence[str] | None = None) -> int:
         """See `Lake`."""

@@ -26,8 +26,6 @@ RESTORE: Final = "weir.restore"
 """Property of the commit of a restore; its value is the id of the checkpoint."""
 
 _RETRIES: Final = 20  # Lance's own number
-_LISTINGS: Final = 16
-"""How often tags are listed again because one was deleted between the listing and its read."""
 
 T = TypeVar("T")
 
@@ -84,8 +82,25 @@ class Versions(Lake):
     def protected_versions(self) -> dict[str, int]:
         """See `Lake`."""
         with lance_errors(f"listing the tags of {self.uri}"):
-            tags = _as_tags_go(self.datasets.latest().tags.list)
+            tags = self._as_tags_go(self.datasets.latest().tags.list)
             return {name: tag["version"] for name, tag in tags.items()}
+
+    def _as_tags_go(self, act: Callable[[], T]) -> T:
+        """The result of a Lance call that reads the tags, repeated while tags disappear.
+
+        Lance lists the tags and then reads each; a tag deleted in between fails the call. The next
+        listing shows its replacement: a pin that is handed over has two tags for a while, and a
+        reader that skipped the deleted tag would see neither (K-1).
+        """
+        env = self.datasets.env
+        # guard: K-1 test_tag_deleted_while_tags_are_listed
+        for _ in env.attempts(first_delay=0):
+            try:
+                return act()
+            except (OSError, ValueError) as error:
+                if not is_tag_gone(error):
+                    raise
+        return act()
 
     def check_version(self, version: int) -> None:
         """See `Lake`."""
@@ -169,9 +184,12 @@ class Versions(Lake):
                 "error_if_tagged_old_versions": False,
             }
             if dry_run:
-                stats = _as_tags_go(lambda: dataset.explain_cleanup_old_versions(**selection)).stats
+                explained = self._as_tags_go(
+                    lambda: dataset.explain_cleanup_old_versions(**selection)
+                )
+                stats = explained.stats
             else:
-                stats = _as_tags_go(lambda: dataset.cleanup_old_versions(**selection))
+                stats = self._as_tags_go(lambda: dataset.cleanup_old_versions(**selection))
         return Cleaned(stats.old_versions, stats.bytes_removed)
 
     def written_versions(self) -> dict[int, float]:
@@ -228,22 +246,6 @@ class Versions(Lake):
         limit = self.store.now() - seconds
         ascending = sorted(written)
         return [v for v, after in itertools.pairwise(ascending) if written[after] <= limit]
-
-
-def _as_tags_go(act: Callable[[], T]) -> T:
-    """The result of a Lance call that reads the tags, repeated while tags disappear.
-
-    Lance lists the tags and then reads each; a tag deleted in between fails the call. The next
-    listing shows its replacement: a pin that is handed over has two tags for a while, and a reader
-    that skipped the deleted tag would see neither (K-1).
-    """
-    for _ in range(_LISTINGS):  # guard: K-1 test_tag_deleted_while_tags_are_listed
-        try:
-            return act()
-        except (OSError, ValueError) as error:
-            if not is_tag_gone(error):
-                raise
-    return act()
 
 
 def require_no_links(store: Store) -> None:

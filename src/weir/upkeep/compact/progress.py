@@ -67,7 +67,7 @@ def may_have_lost(base: Base, reached: Mapping[UUID, FoldProgress]) -> list[UUID
 def find_lost(core: Core) -> tuple[Base, list[Lost]]:
     """The base, and what it lost. Two requests, a listing; two more for each suspicious shard."""
     base = core.base()
-    for _ in range(_LOOKS):
+    for _ in core.env.attempts(_LOOKS, first_delay=0):
         jobs = Jobs(core.store)
         record = jobs.latest()
         # Opened after the record was read, so it contains what was folded by then.
