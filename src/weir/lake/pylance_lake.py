@@ -11,22 +11,22 @@ import pyarrow as pa
 from weir.env import SYSTEM, Env
 from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
+from weir.format.bloom import BloomFilter
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
 from weir.lake.api import SsTableInfo
-from weir.lake.base.blocks import RowBlocks
 from weir.lake.base.columns import Columns
 from weir.lake.base.fold_commit import Folds
 from weir.lake.base.indexes import Indexes
-from weir.lake.base.resident_keys import ResidentKeys
 from weir.lake.base.versions import Versions
 from weir.lake.base.view import LanceBase
 from weir.lake.cache import ByteCache
 from weir.lake.datasets import Datasets, expired
+from weir.lake.files import FileLookups
 from weir.lake.manifest.mem_wal import MemWalEntry
 from weir.lake.manifest.shared_files import borrowed_places
 from weir.lake.shared import SharedDataset
-from weir.lake.sstable.read import LanceSsTable, SsTableCaches
+from weir.lake.sstable.read import BLOOM_CACHE_BYTES, LanceSsTable
 from weir.lake.sstable.write import AfterWrite, SsTableWriter
 from weir.store.api import ObjectMissing, Store
 from weir.types import Version
@@ -62,9 +62,8 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
         self.uri = self.datasets.uri
         self.store = store
         self._writer = SsTableWriter(self.uri, self.datasets.storage_options, store, env)
-        rows = RowBlocks(env)
-        self._caches = SsTableCaches(env, rows)
-        self._resident = ResidentKeys(env, rows)
+        self._lookups = FileLookups(env)
+        self._blooms: ByteCache[BloomFilter] = ByteCache(BLOOM_CACHE_BYTES, env)
         self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env)
         self._sstables: ByteCache[LanceSsTable] = ByteCache(_SSTABLES_LIMIT, env)
 
@@ -90,7 +89,7 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
         return self._bases.get_or_make(dataset.version, lambda: self._base(dataset), lambda _: 1)
 
     def _base(self, dataset: SharedDataset) -> LanceBase:
-        return LanceBase(dataset, lambda: self._manifest(dataset.version), self._resident)
+        return LanceBase(dataset, lambda: self._manifest(dataset.version), self._lookups)
 
     def _manifest(self, version: int) -> BaseManifest:
         inverted = paths.base_version_path(version_name(Version(version)))
@@ -131,9 +130,8 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
         known = self._sstables.get(path)
         if known is not None and (known.schema is schema or known.schema == schema):
             return known
-        opened = LanceSsTable(
-            self.datasets.open_sstable(path), path, schema, self.store, self._caches
-        )
+        dataset = self.datasets.open_sstable(path)
+        opened = LanceSsTable(dataset, path, schema, self.store, self._lookups, self._blooms)
         return self._sstables.put(path, opened, 1)
 
     def mem_wal_at(self, version: int) -> MemWalDetails | None:
