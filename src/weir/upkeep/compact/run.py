@@ -28,7 +28,7 @@ from weir.errors import (
     UnknownOutcome,
 )
 from weir.format.manifest import ShardManifest
-from weir.lake.api import Base, Lake
+from weir.lake.api import Base
 from weir.lake.base.fold import BaseFence, VersionEdit, combine
 from weir.lake.base.fold_commit import hide_nothing
 from weir.meters import COMPACT_ROWS, COMPACT_SECONDS
@@ -162,10 +162,6 @@ class _Run:
     progress: Progress | None
     report: CompactReport = field(default_factory=CompactReport)
 
-    @property
-    def lake(self) -> Lake:
-        return self.core.lake
-
     def fold(self, *, cluster: bool, lease: float) -> CompactReport:
         self.report.engine = self.runner.name
         jobs = Jobs(self.core.store)
@@ -219,7 +215,7 @@ class _Run:
         base = seen.base
         if _is_unmarked(base):
             # L-7: another program restored a version from between a fold's commit and its mark.
-            self.lake.mark_compacted(base.compacted)
+            self.core.lake.mark_compacted(base.compacted)
             base = self.core.base()
             seen = replace(seen, base=base)
         waiting = self._pending(seen)
@@ -290,13 +286,13 @@ class _Run:
         def hide(version: int, fragments: Sequence[int]) -> VersionEdit:
             # L-8: others changed the base since the plan. The rows to write are the same; only new
             # or changed fragments are searched for the rows they replace.
-            base = self.lake.open_base(version)
+            base = self.core.lake.open_base(version)
             tasks = hide_tasks(job, base, fragments, self.runner.slots)
             results = self.runner.run(self.core, tasks, self.progress)
             return combine(VersionEdit.from_json(result["changes"]) for result in results)
 
         try:
-            version = self.lake.commit_fold(
+            version = self.core.lake.commit_fold(
                 changes,
                 claim=fence,
                 planned_at=job.planned_at,
