@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -94,10 +94,11 @@ class ModelRunner:
         return [self._one(core, task) for task in tasks]
 
     def _one(self, core: Core, task: Task) -> Result:
-        if isinstance(core.lake, FragmentLake):
+        lake = core.lake
+        if isinstance(lake, FragmentLake):
             return run_task(core, task)
+        assert isinstance(lake, ModelLake), "a lake of this world"
         reader = SnapshotReader(core, Snapshot.from_json(task["snapshot"]))
-        lake = cast("ModelLake", core.lake)
         changes, written = VersionEdit(), 0
         for rows in self._parts(core, winners(reader.levels(), reader.schema, core.env)):
             made = lake.write_changes(core.env.new_id().hex, rows)

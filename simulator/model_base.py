@@ -8,14 +8,16 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
+from lance.fragment import FragmentMetadata
 
 from weir.errors import MissingEntry
 from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
 from weir.format.expiry import Expire
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
-from weir.lake.base.view import LanceBase
+from weir.lake.api import Base, Scanned, SsTableReader
 from weir.lake.filters import filter_rows
+from weir.lake.live_rows import RowRange
 from weir.merge.levels import MemLevel
 from weir.store.api import ObjectMissing, Store
 from weir.types import Generation
@@ -46,7 +48,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], pa.Table]:
     return known
 
 
-class ModelSsTable:
+class ModelSsTable(SsTableReader):
     """One SSTable, read when its rows are first needed."""
 
     def __init__(self, store: Store, path: str, schema: TableSchema) -> None:
@@ -77,31 +79,24 @@ class ModelSsTable:
         assert filter is None, "fresh rows are filtered after the merge (L-3)"
         return self._level().scan(columns)
 
+    def part(self, within: RowRange) -> Scanned:
+        """A range of its rows."""
+        wal = self._schema.wal
+        rows = pa.Table.from_batches(self._level().scan(), wal).slice(*within)
+        return MemLevel(rows.to_batches(), self._schema)
+
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of those keys, tombstones included."""
         return self._level().lookup(keys, columns)
 
 
-class NoIndexes:
-    """The part of a Lance dataset that lists indexes; there are none."""
+class ModelBase(Base):
+    """One version of the base, its rows as one table."""
 
-    uri = "model"
-
-    def describe_indices(self) -> list[Any]:
-        """None."""
-        return []
-
-    def list_indices(self) -> list[Any]:
-        """None."""
-        return []
-
-
-class ModelBase(LanceBase):
-    """One version of the base. A `LanceBase` in type only: compaction requires one, but uses none
-    of its code."""
+    is_lance = False
+    has_key_index = False
 
     def __init__(self, header: Mapping[str, Any], rows: pa.Table, schema: TableSchema) -> None:
-        self.dataset = NoIndexes()  # type: ignore[assignment]
         self.header = header
         self.table = rows
         self._schema = schema
@@ -109,6 +104,11 @@ class ModelBase(LanceBase):
 
     def __repr__(self) -> str:
         return f"ModelBase({self.version})"
+
+    @property
+    def dataset(self) -> Any:
+        """None: `FragmentBase` has one."""
+        raise AssertionError("this model has no files")
 
     @property
     def version(self) -> int:
@@ -174,6 +174,11 @@ class ModelBase(LanceBase):
         rows = rows.select(names)
         yield from (rows if limit is None else rows.slice(0, limit)).to_batches()
 
+    @property
+    def rows(self) -> int:
+        """Number of live rows."""
+        return int(self.table.num_rows)
+
     def count(self, filter: str | None = None) -> int:
         """Number of live rows."""
         return sum(batch.num_rows for batch in self.scan(filter=filter))
@@ -185,6 +190,16 @@ class ModelBase(LanceBase):
         have = pk_values(self.table, self.schema.primary_key).to_pylist()
         mask = pa.array([key in wanted for key in have], pa.bool_())
         return self.table.cast(self.schema.plain).filter(mask).select(names)
+
+    def fragment(self, fragment_id: int) -> Any:
+        """None."""
+        raise MissingEntry(f"{self!r} has no fragment {fragment_id}")
+
+    def write_fragments(
+        self, data: Any, *, rows_per_file: int, bytes_per_file: int
+    ) -> list[FragmentMetadata]:
+        """See `FragmentBase`; here the keepers write what a fold adds (`write_changes`)."""
+        raise AssertionError("this model has no files")
 
     def deleted_rows(self) -> int:
         """See `LanceBase`; no file is modelled."""

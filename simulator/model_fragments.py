@@ -17,7 +17,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 import lance
@@ -32,11 +32,9 @@ from weir.env import Env
 from weir.errors import CommitConflict, MissingEntry
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
-from weir.lake.base import fence, fold_commit, history
-from weir.lake.base.fold import BaseFence, VersionEdit
+from weir.lake.base.fold_commit import Folds
 from weir.lake.base.folded import fold_number, folded_into, load_number
 from weir.lake.base.versions import RESTORE
-from weir.lake.datasets import Datasets
 from weir.store.api import ObjectExists, ObjectMissing, Store
 
 _PASSED: Final = frozenset({"config"})
@@ -168,8 +166,12 @@ class FragmentBase(ModelBase):
         live = [f.rows.take(pa.array(f.live, pa.int64())) for f in self.of.get_fragments()]
         plain = schema.plain
         super().__init__(header, pa.concat_tables([plain.empty_table(), *live]), schema)
-        self.dataset = cast("Any", self.of)
         self._lake = lake
+
+    @property
+    def dataset(self) -> Any:
+        """The same as what stands for a Lance dataset."""
+        return self.of
 
     @property
     def compacted(self) -> Mapping[UUID, int]:
@@ -239,16 +241,34 @@ class FragmentBase(ModelBase):
         return [FragmentMetadata.from_json(json.dumps(self._lake.write_file(table)))]
 
 
-class FragmentLake(ModelLake):
-    """The Lance side of one table, fragment by fragment."""
+class _Handles:
+    """See `weir.lake.datasets.Handles`; a model has nothing that could not be shared."""
+
+    def __init__(self, lake: FragmentLake) -> None:
+        self.env = lake.env
+        self._lake = lake
+
+    def latest(self) -> Any:
+        """The latest version."""
+        return self._lake.open_base().of
+
+    def own(self, version: int | None = None) -> Any:
+        """A version for one caller."""
+        return self._lake.open_base(version).of
+
+    def commit(self, planned: object, transaction: lance.Transaction) -> int:
+        """Commit a `Merge`."""
+        return self._lake.commit_merge(transaction)
+
+
+class FragmentLake(Folds, ModelLake):
+    """The Lance side of one table, fragment by fragment. Folds, fences and the reading of commits
+    are weir's own."""
 
     def __init__(self, store: Store, schema: TableSchema, env: Env) -> None:
         super().__init__(store, schema)
         self.env = env
-
-    def borrowed_indexes(self) -> list[str]:
-        """None: the model's bases have no indexes."""
-        return []
+        self.datasets = _Handles(self)
 
     @property
     def schema(self) -> TableSchema:
@@ -300,15 +320,7 @@ class FragmentLake(ModelLake):
 
     # -- what weir does --------------------------------------------------------------------------
 
-    def latest(self) -> Dataset:
-        """The latest version; see `weir.lake.datasets.Datasets`."""
-        return self.open_base().of
-
-    def own(self) -> Dataset:
-        """The latest version for one caller; a model has nothing that could not be shared."""
-        return self.latest()
-
-    def commit(self, dataset: Dataset, transaction: lance.Transaction) -> int:
+    def commit_merge(self, transaction: lance.Transaction) -> int:
         """Commit a `Merge` on top of the latest version, or raise `CommitConflict`."""
         latest = self.open_base()
         for version in range(int(transaction.read_version) + 1, latest.version + 1):
@@ -318,11 +330,11 @@ class FragmentLake(ModelLake):
                 kind = "what was cleaned up"
             if kind not in _PASSED:
                 raise CommitConflict(f"{self.uri}: commit conflict with {kind} at {version}")
-        merge = cast("LanceOperation.Merge", transaction.operation)
+        merge: Any = transaction.operation
         known = {fragment.path: fragment for fragment in latest.of.get_fragments()}
         told = (json.loads(json.dumps(fragment.to_json())) for fragment in merge.fragments)
         fragments = [self._resolved(one, known, latest.version) for one in told]
-        schema = cast("LanceSchema", merge.schema).to_pyarrow()
+        schema = merge.schema.to_pyarrow()
         notes = {
             field.name: {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
             for field in schema
@@ -352,36 +364,6 @@ class FragmentLake(ModelLake):
             told["id"] = -1  # given a number when it is committed
         return Fragment(self, version, {"is": told, "deleted": deleted}, rows)
 
-    def fence_base(self, token: str) -> int:
-        """Weir's own."""
-        return fence.fence_base(cast("Datasets", self), token)
-
-    def commit_fold(
-        self,
-        changes: VersionEdit,
-        *,
-        claim: BaseFence,
-        planned_at: int,
-        fold_id: str,
-        properties: Mapping[str, str],
-        folded: Mapping[UUID, int] | None = None,
-        number: int = 0,
-        hide: Any = None,
-    ) -> int:
-        """Weir's own."""
-        return fold_commit.commit_fold(
-            cast("Datasets", self),
-            self.open_base,
-            changes,
-            claim=claim,
-            planned_at=planned_at,
-            fold_id=fold_id,
-            properties=properties,
-            folded=folded or {},
-            number=number,
-            hide=hide,
-        )
-
     def mark_compacted(self, marks: Mapping[UUID, int]) -> int | None:
         """Raise the marks; never lower one."""
 
@@ -393,18 +375,9 @@ class FragmentLake(ModelLake):
 
         return self._again(commit) or None
 
-    def find_commit(self, key: str, value: str, *, after_version: int) -> int | None:
-        """Weir's own."""
-        return history.find_commit(cast("Datasets", self), key, value, after=after_version)
-
-    def commit_properties(self, *, after_version: int) -> Iterator[tuple[int, Mapping[str, str]]]:
-        """Weir's own."""
-        found = history.commits(cast("Datasets", self), after=after_version)
-        return ((commit.version, commit.properties) for commit in found)
-
     # -- what any program does -------------------------------------------------------------------
 
-    def compact_files(self, **_options: Any) -> int:
+    def compact_files(self, *, target_rows_per_fragment: int | None = None) -> int:
         """Rewrite all rows into one new file; `CommitConflict` if another commit came first."""
         base = self.open_base()
         old = base.of.get_fragments()

@@ -24,14 +24,15 @@ from weir.format.base_manifest import MemWalDetails
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
-from weir.lake.api import SsTableInfo
+from weir.lake.api import Lake, SsTableInfo
+from weir.lake.base.fence import FENCE, check_fence
 from weir.lake.base.fold import BaseFence, VersionEdit
+from weir.lake.base.fold_commit import FOLD
+from weir.lake.base.history import Commit
+from weir.lake.base.indexes import TableIndex
 from weir.lake.base.versions import RESTORE, Cleaned
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 
-# The same as in `weir.lake.base.fold` and `weir.lake.base.fence`.
-FOLD: Final = "weir.fold"
-FENCE: Final = "weir.fence"
 _ATTEMPTS: Final = 20
 
 
@@ -39,8 +40,19 @@ def _number(path: str) -> int:
     return int(path.rpartition("/")[2].partition(".")[0])
 
 
-class ModelLake:
+def _not_modelled(*_args: Any, **_options: Any) -> Any:
+    """No simulated history does this."""
+    raise AssertionError("the model has no such verb")
+
+
+class ModelLake(Lake):
     """The Lance side of one table, as a model. Safe to share between threads of one actor."""
+
+    is_lance = False
+    add_columns = drop_columns = rename_column = set_expire = drop_expired = _not_modelled
+    plan_files = rewrite_files = commit_files = compact_files = _not_modelled
+    create_index = drop_index = optimize_indices = _not_modelled
+    read_commits = mem_wal_at = _not_modelled
 
     def __init__(
         self,
@@ -106,14 +118,10 @@ class ModelLake:
             return ModelBase(header, self._borrowed(header, rows), self._schema)
         raise MissingEntry(f"{self.uri}: base version {version} is gone")
 
-    def base_before(self, moment: float) -> ModelBase | None:
-        """The newest version that existed at that moment of the store's clock, if known."""
+    def written_versions(self) -> dict[int, float]:
+        """Each version that is still there, and when it was written."""
         _, objects = self.store.list_folder("_versions")
-        then = [_number(meta.path) for meta in objects if meta.last_modified <= moment]
-        try:
-            return self.open_base(max(then)) if then else None
-        except MissingEntry:
-            return None
+        return {_number(meta.path): meta.last_modified for meta in objects}
 
     def _borrowed(self, header: Mapping[str, Any], rows: pa.Table) -> pa.Table:
         """The rows of a version; a clone borrows them from its parent, and loses them with it."""
@@ -199,7 +207,7 @@ class ModelLake:
             return found
 
     def cleanup_old_versions(
-        self, older_than: timedelta, *, keep_from: int | None = None, dry_run: bool = False
+        self, replaced_for: timedelta, *, keep_from: int | None = None, dry_run: bool = False
     ) -> Cleaned:
         """Remove versions nothing protects; the latest, and `keep_from` on, stay."""
         versions = sorted(self._versions())
@@ -209,9 +217,13 @@ class ModelLake:
             self.store.delete([self._path(version) for version in gone])
         return Cleaned(len(gone), 0)
 
-    def index_names(self) -> list[str]:
+    def indexes(self) -> list[TableIndex]:
         """None."""
         return []
+
+    def schema_for_writing(self) -> TableSchema:
+        """The table's schema, which never changes here."""
+        return self._schema
 
     # -- folding ---------------------------------------------------------------------------------
 
@@ -240,19 +252,16 @@ class ModelLake:
         hide: Any = None,
     ) -> int:
         """Commit rows, properties and note, once; never on top of a fence or another fold."""
-        for version, told in self.commit_properties(after_version=claim.fenced_at):
-            if version > planned_at:
-                continue
-            owner = told.get(FENCE)
-            if owner is not None and owner != claim.token:
-                raise CommitConflict(f"{self.uri}: another compactor fenced at {version}")
+        for commit in self.commits(after=claim.fenced_at):
+            if commit.version <= planned_at:
+                check_fence(self.uri, claim.token, commit)
         files = [json.loads(text)["files"][0]["path"] for text in changes.added]
         planned = self.open_base(planned_at)
         rows = self._folded(planned, files)
         told = {**properties, FOLD: fold_id, "kind": "fold"}
         target = planned
         for _ in range(_ATTEMPTS):
-            done = self.find_commit(FOLD, fold_id, after_version=planned_at)
+            done = self.find_commit(FOLD, fold_id, after=planned_at)
             if done is not None:
                 return done
             try:
@@ -267,7 +276,7 @@ class ModelLake:
                     ) from None
             except LostAnswer as lost:
                 fenced = self.fence_base(claim.token)
-                done = self.find_commit(FOLD, fold_id, after_version=planned_at)
+                done = self.find_commit(FOLD, fold_id, after=planned_at)
                 if done is None or done > fenced:
                     raise StoreError(
                         f"{self.uri}: fold {fold_id} was not applied: {lost}"
@@ -299,26 +308,20 @@ class ModelLake:
 
         return self._rebased(commit) or None
 
-    def find_commit(self, key: str, value: str, *, after_version: int) -> int | None:
-        """The newest version above `after_version` whose commit has that property."""
-        for version, properties in self.commit_properties(after_version=after_version):
-            if properties.get(key) == value:
-                return version
-        return None
-
-    def commit_properties(self, *, after_version: int) -> Iterator[tuple[int, Mapping[str, str]]]:
-        """(version, properties) of each commit above `after_version`, newest first."""
-        for version in range(self.open_base().version, after_version, -1):
+    def commits(self, *, after: int, until: int | None = None) -> Iterator[Commit]:
+        """The commit of each version above `after`, newest first."""
+        newest = self.open_base().version if until is None else until
+        for version in range(newest, after, -1):
             try:
-                yield version, self.open_base(version).properties
+                properties = self.open_base(version).properties
             except MissingEntry as gone:
                 raise SnapshotExpired(f"{self.uri}: version {version} was cleaned up") from gone
+            yield Commit(version, properties, is_restore=properties["kind"] == "restore")
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _versions(self) -> list[int]:
-        _, objects = self.store.list_folder("_versions")
-        return [_number(meta.path) for meta in objects]
+        return list(self.written_versions())
 
     def _path(self, version: int) -> str:
         return f"_versions/{version:020d}.model"

@@ -9,11 +9,9 @@ start over, and never report damage (G-12).
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pyarrow as pa
 
-from simulator.model_base import ModelBase
 from simulator.model_lake import ModelLake
 from simulator.roles import KEYS, Session, table_rows, to_batch
 from simulator.scenarios import SHARD, Plan, Role, Run
@@ -44,24 +42,6 @@ def draw_own_reads(plan: Plan, rng: random.Random) -> None:
             role.config["max_memtable_size"] = 256 << 20
 
 
-class PlainBase:
-    """A version of the base that is searched row by row: the model has no Lance behind it."""
-
-    def __init__(self, base: ModelBase) -> None:
-        self._base = base
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._base, name)
-
-
-class SearchableLake(ModelLake):
-    """The model, with a base that `search_levels` does not mistake for a Lance dataset."""
-
-    def open_base(self, version: int | None = None) -> Any:
-        """See `ModelLake`."""
-        return PlainBase(super().open_base(version))
-
-
 class OwnReader(Session):
     """One writer, read by the threads that write."""
 
@@ -71,9 +51,9 @@ class OwnReader(Session):
         """For each put, those that had returned when it began."""
 
     def open_writer(self, config: WriterConfig) -> ShardWriter:
-        """With a lake whose base can be searched."""
+        """With a lake of its own."""
         site = self.run.site(self.actor)
-        lake = SearchableLake(site.store, self.run.schema)
+        lake = ModelLake(site.store, self.run.schema)
         return ShardWriter.open(site, schema=self.run.schema, lake=lake, config=config)
 
     def make(self) -> tuple[Put, pa.RecordBatch]:

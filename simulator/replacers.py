@@ -22,8 +22,8 @@ from simulator.truth import Row, index_rows
 from weir.errors import CommitConflict, WeirError
 from weir.format.keys import pk_values
 from weir.format.sharding import Unsharded
+from weir.lake.api import Base
 from weir.lake.base import fold
-from weir.lake.base.view import LanceBase
 from weir.records.table import Route
 from weir.routing.opening import create_shards
 from weir.upkeep.compact.tasks import hide_keys
@@ -75,7 +75,7 @@ def _load(run: Run, actor: Actor, rng: random.Random) -> None:
     run.judge.base.loads[job] = Load(run.scheduler.step, state, replaces)
     table = to_rows(rows, run)
 
-    def write(base: LanceBase) -> PreparedLoad:
+    def write(base: Base) -> PreparedLoad:
         parts = [fold.write_rows(base, table)]
         actor.env.clock.sleep(rng.choice((0.0, 0.05, 400.0)))
         fragments = [number for number, _ in base.fragments()]

@@ -257,6 +257,12 @@ class Run:
         lake: ModelLake = actor.env.places.lake(TABLE)
         return lake
 
+    def fragments(self, actor: Actor) -> FragmentLake:
+        """The same in a world with fragments."""
+        lake = self.lake(actor)
+        assert isinstance(lake, FragmentLake), "a world with fragments"
+        return lake
+
     @property
     def judges_own_reads(self) -> bool:
         """False once rows may come and go without the writer."""
@@ -318,8 +324,8 @@ class Run:
         self.world.healthy = True
         maker = self.actor("setup", "setup")
         if self.plan.has_fragments:
-            lake = cast("FragmentLake", self.lake(maker))
-            self.judge.base = BaseTruth(self.plan.keyed, lake.read_version)
+            read_version = self.fragments(maker).read_version
+            self.judge.base = BaseTruth(self.plan.keyed, read_version)
         self.lake(maker).create_base()
         self._setup(self, maker)
         self.world.healthy = False

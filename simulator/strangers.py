@@ -9,7 +9,7 @@ rows; for L-7, that every generation counts exactly once, whichever program rewr
 from __future__ import annotations
 
 import random
-from typing import Final, cast
+from typing import Final
 
 import pyarrow as pa
 
@@ -50,7 +50,7 @@ def stranger(run: Run, actor: Actor, role: Role) -> None:
         acts.append(_restore)
     for _ in range(role.ops):
         try:
-            rng.choice(acts)(run, actor, rng, cast("FragmentLake", run.lake(actor)))
+            rng.choice(acts)(run, actor, rng, run.fragments(actor))
         except (CommitConflict, StoreError) as error:
             run.note(actor, f"a stranger is told {type(error).__name__}")
         actor.env.clock.sleep(rng.choice((0.02, 0.1, 0.5)))

@@ -38,7 +38,7 @@ TESTING = "testing"  # for users' tests: may import the store; no part of the pr
 
 ONLY_IN = {
     "obstore": frozenset({"store", "testing"}),
-    "lance": frozenset({"lake", "search"}),
+    "lance": frozenset({"format", "lake", "search"}),
     "simulator": frozenset(),  # beside the tests, not in the wheel
     "pyspark": frozenset({"spark", "pyspark_weir"}),
     "click": frozenset({"cli"}),

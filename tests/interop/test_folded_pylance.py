@@ -15,8 +15,8 @@ import pytest
 
 import weir
 from tests.support.moments import again, make, put, rows
+from weir.lake.api import Base
 from weir.lake.base import fold
-from weir.lake.base.view import LanceBase
 from weir.upkeep.loads import PreparedLoad, load
 
 LOG_ONLY = weir.WriterConfig(enable_memtable=False)
@@ -79,7 +79,7 @@ def test_x10_a_log_goes_straight_into_the_base_where_nothing_is_listed(tmp_path:
 
 
 def _load(table: weir.Table, *, replaces: bool) -> None:
-    def write(base: LanceBase) -> PreparedLoad:
+    def write(base: Base) -> PreparedLoad:
         new = pa.Table.from_pylist([{"id": 1, "v": "loaded"}], schema=base.schema.plain)
         gone = fold.VersionEdit()
         if not replaces:

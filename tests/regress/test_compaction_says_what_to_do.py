@@ -14,7 +14,7 @@ from simulator.steps import watched
 from tests.support.moments import again
 from weir.errors import CommitConflict, SnapshotExpired, UnknownOutcome
 from weir.lake.base import fold_commit
-from weir.lake.base.history import commits
+from weir.lake.base.history import History
 from weir.lake.datasets import Datasets
 from weir.upkeep.compact.run import compact
 from weir.upkeep.reshard import reshard
@@ -52,6 +52,8 @@ def test_l7_an_unknown_commit_of_a_compaction_is_resolved_by_the_next_one(
         met.append(True)
         raise CommitConflict("somebody else got the version")
 
+    commits = History.commits
+
     def commits_left(*args: Any, **kwargs: Any) -> Any:
         if met == [True]:
             met.append(True)
@@ -59,7 +61,7 @@ def test_l7_an_unknown_commit_of_a_compaction_is_resolved_by_the_next_one(
         return commits(*args, **kwargs)
 
     monkeypatch.setattr(Datasets, "commit", meets_another)
-    monkeypatch.setattr(fold_commit, "commits", commits_left)
+    monkeypatch.setattr(History, "commits", commits_left)
     with pytest.raises(UnknownOutcome, match="Run compact again, with lease=0"):
         table.compact()
     again(table).compact(lease=0)

@@ -15,8 +15,8 @@ import weir
 from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CommitConflict
+from weir.lake.api import Base
 from weir.lake.base import fold
-from weir.lake.base.view import LanceBase
 from weir.upkeep import tasks
 from weir.upkeep.compact import claim as claims
 from weir.upkeep.compact.jobs import Jobs
@@ -69,7 +69,7 @@ def _compaction(table: weir.Table, wait: Callable[[], None]) -> None:
 
 
 def _load(table: weir.Table, wait: Callable[[], None], *, replaces: bool) -> None:
-    def write(base: LanceBase) -> PreparedLoad:
+    def write(base: Base) -> PreparedLoad:
         wait()
         new = pa.Table.from_pylist([{"id": 9, "v": "loaded"}], schema=base.schema.plain)
         return PreparedLoad(fold.write_rows(base, new), 1)

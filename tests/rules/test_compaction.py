@@ -96,9 +96,9 @@ def test_l4_everything_waiting_is_folded_in_one_commit(tmp_path: Path, keyed: bo
     assert set(report.generations.values()) == {3}
     assert report.rows_written == model.total()
     said = [
-        properties
-        for _, properties in table.core.lake.commit_properties(after_version=before)  # type: ignore[attr-defined]
-        if FOLD in properties
+        commit.properties
+        for commit in table.core.lake.commits(after=before)
+        if FOLD in commit.properties
     ]
     assert len(said) == 1
     assert str(next(iter(report.generations))) in said[0]["weir.progress"]
@@ -123,9 +123,7 @@ def test_l4_death_after_any_step_is_completed_by_the_next_run(
     report = compact(other.core, lease=0)
     assert rows_of(weir.open(table.uri)) == in_base(table) == model
     folds = [
-        version
-        for version, properties in other.core.lake.commit_properties(after_version=1)  # type: ignore[attr-defined]
-        if FOLD in properties
+        commit.version for commit in other.core.lake.commits(after=1) if FOLD in commit.properties
     ]
     assert len(folds) == 1, "folded twice"
     was_committed = STEPS.index(step) >= STEPS.index("committed")

@@ -51,6 +51,10 @@ class FakeLake:
         """Treat every fold in this fake as an old one."""
         return FakeBase(self.compacted)
 
+    def protected_versions(self) -> dict[str, int]:
+        """No version of the base is tagged."""
+        return {}
+
 
 class Place(Bench):
     """A shard with a collector, flushes without Lance, and checkpoints as records."""

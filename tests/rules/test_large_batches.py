@@ -169,7 +169,9 @@ def test_a_writer_that_gets_in_between_flush_and_claim_loses_nothing(tmp_path: P
                 other.put([{"id": 300, "v": "y"}])
         return site
 
-    load = LargeBatch.open(flush, schema=shard.table_schema, lake=table.core.lake)
+    load = LargeBatch.open(
+        flush, schema=shard.table_schema, lake=table.core.lake, env=table.core.env
+    )
     load.add(pa.Table.from_batches([batch(ROWS)]))
     assert in_weir(table) == once({300: "y"})
     load.publish(app="app", version=1)

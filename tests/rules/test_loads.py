@@ -15,9 +15,9 @@ from tests.rules.test_fold_beside_commits import Rows, make, put, rewrite_files,
 from tests.support.dying import Life, die_at_every_write
 from weir.errors import CommitConflict, FencedError, SnapshotExpired, UnknownOutcome
 from weir.format.paths import base_floor_dir
+from weir.lake.api import Base
 from weir.lake.base import fold, fold_commit
-from weir.lake.base.history import commits
-from weir.lake.base.view import LanceBase
+from weir.lake.base.history import History
 from weir.lake.datasets import Datasets
 from weir.records.marks import Marks
 from weir.spark.overwrite import overwrite
@@ -53,7 +53,7 @@ def replace_by(table: weir.Table, rows: Rows, job: str = "load") -> None:
     overwrite(table.core, staged, job)  # type: ignore[arg-type]
 
 
-def write_two(base: LanceBase) -> PreparedLoad:
+def write_two(base: Base) -> PreparedLoad:
     rows = [{"id": key, "v": "new"} for key in (30, 31)]
     return PreparedLoad(fold.write_rows(base, pa.Table.from_pylist(rows, base.schema.plain)), 2)
 
@@ -177,7 +177,7 @@ def test_g12_a_load_whose_base_was_cleaned_up_is_to_be_run_again(
     """This was reported as damage to a healthy table."""
     table, old = filled(tmp_path, keyed=False)
 
-    def write(base: LanceBase) -> PreparedLoad:
+    def write(base: Base) -> PreparedLoad:
         written = write_two(base)
         rewrite_files(table)
         upsert(table, 99)
@@ -289,6 +289,8 @@ def test_l7_a_load_whose_own_commit_came_back_as_taken_and_grew_old_is_no_refuse
         is_gone.append(True)
         raise CommitConflict("somebody else got the version")
 
+    commits = History.commits
+
     def commits_left(*args: Any, **kwargs: Any) -> Any:
         if is_gone:
             raise SnapshotExpired("cleaned up")
@@ -296,7 +298,7 @@ def test_l7_a_load_whose_own_commit_came_back_as_taken_and_grew_old_is_no_refuse
 
     is_gone: list[bool] = []
     monkeypatch.setattr(Datasets, "commit", repeated)
-    monkeypatch.setattr(fold_commit, "commits", commits_left)
+    monkeypatch.setattr(History, "commits", commits_left)
     with pytest.raises(UnknownOutcome, match="Check whether its rows are in the base"):
         load(table.core, write_two, job_id="load", replaces=False)
     assert rows_of(weir.open(table.uri)) == Counter({(30, "new"): 1, (31, "new"): 1})
@@ -307,9 +309,7 @@ def test_l4_rows_without_a_key_are_deleted_wherever_they_are_by_one_commit(tmp_p
     assert delete_matching(table.core, "id >= 4 AND id < 9", job_id="gone") == 8
     left = Counter({row: n for row, n in before.items() if not 4 <= row[0] < 9})
     assert rows_of(table) == left
-    loads = [
-        v for v, told in table.core.lake.commit_properties(after_version=1) if "weir.bulk" in told
-    ]
+    loads = [c.version for c in table.core.lake.commits(after=1) if "weir.bulk" in c.properties]
     assert len(loads) == 1
     assert delete_matching(table.core, "id > 100", job_id="none") == 0
     assert table.core.lake.open_base().load_number <= loads[0], "nothing matched: no load"
@@ -324,7 +324,7 @@ def test_l8_a_delete_beside_a_stranger_that_rewrites_the_base_is_refused(
     table, before = filled(tmp_path, keyed=False)
     hide = fold.hide_addresses
 
-    def slow(base: LanceBase, addresses: Any) -> fold.VersionEdit:
+    def slow(base: Base, addresses: Any) -> fold.VersionEdit:
         monkeypatch.undo()
         found = hide(base, addresses)
         rewrite_files(table)

@@ -7,7 +7,6 @@ still have the rows, nothing is lost and reads and writes go on.
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import lance
 import pyarrow as pa
@@ -18,13 +17,11 @@ from tests.rules.test_fold_beside_commits import make, put, rows_of
 from tests.rules.test_overwritten_base import drop_index
 from weir.cli.doctor import _table as findings
 from weir.errors import CommitConflict, CorruptEntry
-from weir.routing.core import Core
-from weir.upkeep import restore
+from weir.lake.base.versions import Versions
 from weir.upkeep.compact import run
 from weir.upkeep.compact.jobs import FoldProgress, Jobs
 from weir.upkeep.compact.run import compact
 from weir.upkeep.gc import collect
-from weir.upkeep.pinning import versioned_lake
 
 LOG_ONLY = weir.WriterConfig(enable_memtable=False)
 
@@ -163,16 +160,17 @@ def test_l8_a_base_that_weir_takes_back_late_is_no_damage(
     moment = table.checkpoint("durable")
     put(table, {2: "later"})
 
-    def rollback(version: int, _checkpoint: str) -> int:
+    restore = Versions.restore
+
+    def slept(lake: Versions, version: int, checkpoint: str) -> int:
+        compact(weir.open(table.uri).core, lease=0)
+        if is_named:
+            return restore(lake, version, checkpoint)
         lance.dataset(table.uri, version=version).restore()
         return lance.dataset(table.uri).version
 
-    def slept(core: Core) -> object:
-        compact(weir.open(table.uri).core, lease=0)
-        return versioned_lake(core) if is_named else SimpleNamespace(restore=rollback)
-
     with monkeypatch.context() as patched:
-        patched.setattr(restore, "versioned_lake", slept)
+        patched.setattr(Versions, "restore", slept)
         # A compactor that looked for a restore before this one announced itself.
         patched.setattr(run, "require_settled", lambda _core, _verb: None)
         with pytest.raises(CommitConflict, match="took over"):

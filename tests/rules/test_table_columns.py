@@ -14,8 +14,8 @@ from simulator.steps import watched
 from weir import aio
 from weir.env import Env
 from weir.errors import CommitConflict, FencedError, InvalidInput
+from weir.lake.api import Base
 from weir.lake.base import fold
-from weir.lake.base.view import LanceBase
 from weir.read.loads import load_number
 from weir.upkeep.compact.run import compact
 from weir.upkeep.loads import PreparedLoad, load
@@ -340,7 +340,7 @@ def test_p3_the_last_note_of_a_load_is_not_dropped(tmp_path: Path) -> None:
     table = weir.create(str(tmp_path / "t"), schema)
     rows = pa.table({name: pa.array([1], pa.int64()) for name in schema.names})
 
-    def write(base: LanceBase) -> PreparedLoad:
+    def write(base: Base) -> PreparedLoad:
         return PreparedLoad(fold.write_rows(base, rows), 1)
 
     load(table.core, write, job_id="a load", replaces=False)

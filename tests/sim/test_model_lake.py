@@ -14,7 +14,7 @@ from weir.env import SYSTEM
 from weir.errors import CommitConflict
 from weir.format.base_manifest import ShardingField, ShardingSpec
 from weir.format.schema import TOMBSTONE
-from weir.lake.base import adopt, fold, fold_commit
+from weir.lake.base import adopt, fence, fold, fold_commit
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.memory import MemoryStore
 from weir.store.open import open_store
@@ -169,6 +169,33 @@ def test_an_sstable_without_a_key_keeps_every_row(keyless):
     assert pairs(table.scan(["k", "v"])) == [(1, 1), (1, 1), (2, 2)]
 
 
+def test_parts_of_an_sstable_are_its_rows_in_order(keyless):
+    batches = wal_rows([(n, n) for n in range(5)], keyless.schema).to_batches()
+    keyless.lake.write_sstable(SHARD, "0123abcd_gen_1", batches, keyless.schema)
+    table = keyless.lake.open_sstable(SHARD, "0123abcd_gen_1", keyless.schema)
+    parts = [table.part((offset, 2)) for offset in (0, 2, 4)]
+    assert [pairs(part.scan(["k", "v"])) for part in parts] == [
+        [(0, 0), (1, 1)],
+        [(2, 2), (3, 3)],
+        [(4, 4)],
+    ]
+    assert all(part.rows >= 1 for part in parts)
+
+
+def test_commits_are_told_newest_first_with_what_they_say(keyed):
+    before = keyed.lake.open_base().version
+    mine = claim(keyed, "me")
+    folded = commit(keyed, [(1, 1)], mine, "a")
+    commits = list(keyed.lake.commits(after=before))
+    assert [c.version for c in commits] == sorted((c.version for c in commits), reverse=True)
+    assert {c.version: c.properties.get(fold_commit.FOLD) for c in commits}[folded] == "a"
+    assert keyed.lake.find_commit(fence.FENCE, "me", after=before) == mine.fenced_at
+    assert keyed.lake.find_commit(fence.FENCE, "me", after=mine.fenced_at) is None
+    assert not any(c.is_restore for c in commits)
+    keyed.lake.restore(before, "a checkpoint")
+    assert next(iter(keyed.lake.commits(after=before))).is_restore
+
+
 def test_a_fold_replaces_deletes_and_adds(keyed):
     mine = claim(keyed, "me")
     commit(keyed, [(1, 1), (2, 2), (3, 3)], mine, "a")
@@ -189,7 +216,7 @@ def test_a_fold_is_committed_once_whoever_asks_again(keyless):
     ]
     assert made[0] == made[1]
     assert pairs(keyless.lake.open_base().scan()) == [(1, 1)]
-    assert keyless.lake.find_commit(fold_commit.FOLD, "a", after_version=planned) == made[0]
+    assert keyless.lake.find_commit(fold_commit.FOLD, "a", after=planned) == made[0]
 
 
 def test_l4_a_fold_planned_before_a_fence_is_dead(keyed):
@@ -283,7 +310,7 @@ def test_c11_the_sharding_is_replaced_once(whole):
     told = {"planned_at": base.version, "properties": {"weir.routing": "2"}}
     version = whole.lake.replace_mem_wal(details, **told)
     assert [spec.spec_id for spec in whole.lake.open_base().mem_wal.sharding_specs] == [7]
-    assert whole.lake.find_commit("weir.routing", "2", after_version=base.version) == version
+    assert whole.lake.find_commit("weir.routing", "2", after=base.version) == version
     with pytest.raises(CommitConflict):
         whole.lake.replace_mem_wal(details, **told)
 

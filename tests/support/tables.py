@@ -10,8 +10,8 @@ from lance.mem_wal import CompactedSsTable
 
 import weir
 from weir.format.schema import TOMBSTONE
+from weir.lake.api import Base
 from weir.lake.base import fold
-from weir.lake.base.view import LanceBase
 from weir.upkeep.loads import PreparedLoad, load
 
 VERBS = (
@@ -70,7 +70,7 @@ def count_requests(table: weir.Table) -> CountingStore:
 def load_rows(table: weir.Table, rows: dict[int, Any], *, replaces: bool) -> None:
     """Load rows of id and v into the base, past the log, as an overwrite or a bulk load does."""
 
-    def write(base: LanceBase) -> PreparedLoad:
+    def write(base: Base) -> PreparedLoad:
         found = [{"id": k, "v": v} for k, v in rows.items()]
         plain = base.schema.plain
         return PreparedLoad(fold.write_rows(base, pa.Table.from_pylist(found, plain)), len(rows))

@@ -14,8 +14,9 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 
 from weir.errors import CorruptEntry
-from weir.format.lance_file import manifest_offset, parse_version_name, section, unusable
-from weir.format.protobuf import Field, LaterFormat, message_classes, require_known
+from weir.format.lance_file import parse_version_name, unusable
+from weir.format.lance_messages import MESSAGES, read_indices, read_manifest
+from weir.format.protobuf import LaterFormat, require_known
 from weir.types import Generation, Version
 
 MEM_WAL_INDEX: Final = "__lance_mem_wal"
@@ -89,63 +90,6 @@ class BaseManifest:
     mem_wal: MemWalDetails | None
 
 
-# Stored by Lance. Never change a number.
-_MESSAGES = message_classes(
-    "weir.base_manifest",
-    {
-        "Uuid": [Field(1, "uuid", "bytes")],
-        "Pair": [Field(1, "key", "string"), Field(2, "value", "string")],
-        "LanceField": [
-            Field(2, "name", "string"),
-            Field(3, "id", "int32"),
-            Field(4, "parent_id", "int32"),
-            Field(6, "nullable", "bool"),
-        ],
-        "DataFile": [Field(2, "fields", "int32", repeated=True, packed=True)],
-        "Fragment": [Field(2, "files", "DataFile", repeated=True)],
-        "Manifest": [
-            Field(1, "fields", "LanceField", repeated=True),
-            Field(2, "fragments", "Fragment", repeated=True),
-            Field(3, "version", "uint64"),
-            Field(6, "index_section", "uint64"),
-            Field(9, "reader_flags", "uint64"),
-            Field(10, "writer_flags", "uint64"),
-        ],
-        "Any": [Field(1, "type_url", "string"), Field(2, "value", "bytes")],
-        "IndexMetadata": [Field(3, "name", "string"), Field(6, "details", "Any")],
-        "IndexSection": [Field(1, "indices", "IndexMetadata", repeated=True)],
-        "ShardingField": [
-            Field(1, "field_id", "string"),
-            Field(2, "source_ids", "int32", repeated=True, packed=True),
-            Field(3, "transform", "string"),
-            Field(4, "expression", "string"),
-            Field(5, "result_type", "string"),
-            Field(6, "parameters", "Pair", repeated=True),
-        ],
-        "ShardingSpec": [
-            Field(1, "spec_id", "uint32"),
-            Field(2, "fields", "ShardingField", repeated=True),
-        ],
-        "Compacted": [Field(1, "shard_id", "Uuid"), Field(2, "generation", "uint64")],
-        "Catchup": [
-            Field(1, "index_name", "string"),
-            Field(2, "compacted", "Compacted", repeated=True),
-        ],
-        "MemWalIndexDetails": [
-            Field(1, "snapshot_ts_millis", "int64"),
-            Field(3, "inline_snapshots", "bytes"),
-            Field(2, "num_shards", "uint32"),
-            Field(7, "sharding_specs", "ShardingSpec", repeated=True),
-            Field(8, "maintained_indexes", "string", repeated=True),
-            Field(9, "compacted", "Compacted", repeated=True),
-            Field(10, "index_catchup", "Catchup", repeated=True),
-            Field(11, "writer_defaults", "Pair", repeated=True),
-            Field(12, "maintain_all", "bool"),
-        ],
-    },
-)
-
-
 def parse_base_manifest(raw: bytes, *, path: str) -> BaseManifest:
     """The manifest in `raw`, or `CorruptEntry` naming `path`."""
     raw = bytes(raw)
@@ -160,7 +104,7 @@ def parse_base_manifest(raw: bytes, *, path: str) -> BaseManifest:
 def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
     """The value of the MemWAL index entry, or `CorruptEntry` naming `path`."""
     try:
-        return _details(_MESSAGES["MemWalIndexDetails"].FromString(bytes(value)))
+        return _details(MESSAGES["MemWalIndexDetails"].FromString(bytes(value)))
     except LaterFormat as error:
         raise CorruptEntry(f"{path} cannot be read: {error}") from error
     except (DecodeError, ValueError) as error:
@@ -169,7 +113,7 @@ def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
 
 def encode_mem_wal_details(details: MemWalDetails) -> bytes:
     """The value of a MemWAL index entry, the inverse of `parse_mem_wal_details`."""
-    message = _MESSAGES["MemWalIndexDetails"](
+    message = MESSAGES["MemWalIndexDetails"](
         num_shards=details.num_shards,
         maintained_indexes=details.maintained_indexes,
         maintain_all=details.maintain_all,
@@ -204,8 +148,7 @@ def _add_progress(target: Any, progress: Mapping[UUID, Generation]) -> None:
 
 
 def _parse(raw: bytes, path: str) -> BaseManifest:
-    offset = manifest_offset(raw, path=path)
-    message = _MESSAGES["Manifest"].FromString(section(raw, offset, path=path))
+    message = read_manifest(raw, path=path)
     named = parse_version_name(path.rsplit("/", 1)[-1])
     if message.version == 0 or (named is not None and named != message.version):
         raise ValueError(f"it holds version {message.version}, which does not match its name")
@@ -216,11 +159,9 @@ def _parse(raw: bytes, path: str) -> BaseManifest:
         for file in fragment.files:
             max_field_id = max(max_field_id, max(file.fields, default=-1))
     mem_wal = None
-    if message.HasField("index_section"):
-        indices = section(raw, message.index_section, path=path)
-        for index in _MESSAGES["IndexSection"].FromString(indices).indices:
-            if index.name == MEM_WAL_INDEX:
-                mem_wal = parse_mem_wal_details(index.details.value, path=path)
+    for index in read_indices(raw, message, path=path).indices:
+        if index.name == MEM_WAL_INDEX:
+            mem_wal = parse_mem_wal_details(index.details.value, path=path)
     return BaseManifest(Version(message.version), fields, max_field_id, mem_wal)
 
 

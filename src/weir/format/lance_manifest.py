@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from google.protobuf.message import DecodeError
 
 from weir.errors import InvalidInput
-from weir.format.lance_file import assemble, manifest_offset, section, unusable
-from weir.format.protobuf import Field, message_classes
+from weir.format.lance_file import assemble
+from weir.format.lance_messages import dictionaries, read_manifest
 
 PK_PAGE_ROWS: Final = 8192
 """Rows per page of the key index. Stored. Never change."""
@@ -28,39 +27,6 @@ _BITMAP = 1
 _READ_VERSION = 1
 _ROARING_COOKIE = 12346
 _ARRAY_CONTAINER_MAX = 4096
-
-# Stored by Lance. Never change a number. Fields not named here are carried over as they are.
-_MESSAGES = message_classes(
-    "weir.sstable_manifest",
-    {
-        "LanceField": [
-            Field(3, "id", "int32"),
-            Field(4, "parent_id", "int32"),
-            Field(6, "nullable", "bool"),
-            Field(8, "dictionary", "bytes"),
-        ],
-        "DataFile": [Field(2, "fields", "int32", repeated=True, packed=True)],
-        "DeletionFile": [
-            Field(1, "file_type", "int32"),
-            Field(2, "read_version", "uint64"),
-            Field(3, "id", "uint64"),
-            Field(4, "num_deleted", "uint64"),
-        ],
-        "Fragment": [
-            Field(1, "id", "uint64"),
-            Field(2, "files", "DataFile", repeated=True),
-            Field(3, "deletion_file", "DeletionFile"),
-            Field(4, "physical_rows", "uint64"),
-        ],
-        "Manifest": [
-            Field(1, "fields", "LanceField", repeated=True),
-            Field(2, "fragments", "Fragment", repeated=True),
-            Field(6, "index_section", "uint64"),
-            Field(12, "transaction_file", "string"),
-            Field(23, "transaction_section", "uint64"),
-        ],
-    },
-)
 
 
 def deletion_file_name(file_id: int) -> str:
@@ -83,12 +49,7 @@ def rewrite_sstable_manifest(
     file's name is `deletion_file_name`.
     """
     raw = bytes(raw)
-    offset = manifest_offset(raw, path=path)
-    manifest = _MESSAGES["Manifest"]()
-    try:
-        manifest.ParseFromString(section(raw, offset, path=path))
-    except DecodeError as error:
-        raise unusable(path, error) from error
+    manifest = read_manifest(raw, path=path)
     _map_ids(manifest, field_ids, set(nullable))
     if deletion is not None:
         if len(manifest.fragments) != 1 or manifest.fragments[0].id != 0:
@@ -103,8 +64,7 @@ def rewrite_sstable_manifest(
         fragment.deletion_file.num_deleted = num_deleted
     for gone in ("index_section", "transaction_file", "transaction_section"):
         manifest.ClearField(gone)
-    # Dictionary values may be stored in front of the message and referenced by absolute offset.
-    before = raw[:offset] if any(f.HasField("dictionary") for f in manifest.fields) else b""
+    before = dictionaries(raw, manifest, path=path)
     return assemble(manifest.SerializeToString(), before=before, footer_of=raw)
 
 

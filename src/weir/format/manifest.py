@@ -24,7 +24,8 @@ from msgspec import Meta, Struct
 
 from weir.errors import CorruptEntry
 from weir.format import paths
-from weir.format.protobuf import Field, LaterFormat, message_classes, require_known
+from weir.format.lance_messages import MESSAGES
+from weir.format.protobuf import LaterFormat, require_known
 from weir.types import Epoch, Generation, Position, Version
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
@@ -93,39 +94,7 @@ class ShardManifest:
         return self.closed_epoch == self.writer_epoch or self.status is Status.SEALED
 
 
-# Stored. Never change a number; add one.
-_MESSAGES = message_classes(
-    "weir.shard_manifest",
-    {
-        "Uuid": [Field(1, "uuid", "bytes")],
-        "SsTable": [
-            Field(1, "generation", "uint64"),
-            Field(2, "path", "string"),
-            Field(3, "in_memory_bytes", "uint64"),
-            Field(4, "physical_rows", "uint64"),
-            Field(5, "primary_key_bytes", "uint64"),
-        ],
-        "FieldEntry": [Field(1, "field_id", "string"), Field(2, "value", "bytes")],
-        "ShardManifest": [
-            Field(1, "version", "uint64"),
-            Field(2, "writer_epoch", "uint64"),
-            Field(3, "replay_after", "uint64"),
-            Field(4, "last_seen", "uint64"),
-            Field(6, "current_generation", "uint64"),
-            Field(8, "sstables", "SsTable", repeated=True),
-            Field(10, "shard_spec_id", "uint32"),
-            Field(11, "shard_id", "Uuid"),
-            Field(14, "field_entries", "FieldEntry", repeated=True),
-            Field(15, "status", "int32"),
-            Field(1001, "commit_id", "bytes"),
-            Field(1002, "closed_epoch", "uint64"),
-            Field(1003, "dropped", "uint64"),
-            Field(1004, "wal_only", "uint64"),
-            Field(1005, "log_place", "uint64"),
-        ],
-    },
-)
-_Message = _MESSAGES["ShardManifest"]
+_Message = MESSAGES["ShardManifest"]
 _RETIRED: Final = frozenset({5, 7, 9, 12, 13})  # from Lance before its MemWAL had SSTables
 
 

@@ -8,7 +8,7 @@ local disk); only a new version is opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import lance
 from lance.lance import _Session
@@ -33,6 +33,21 @@ def expired(uri: str, version: int) -> SnapshotExpired:
         " version of a checkpoint, another program deleted the tag that held it: the checkpoint is"
         " lost, choose another one (table.checkpoints())"
     )
+
+
+class Handles(Protocol):
+    """Handles of the base table, and commits to it: what the verbs of a fold need of `Datasets`."""
+
+    env: Env
+
+    def own(self, version: int | None = None) -> lance.LanceDataset:
+        """A handle of the base for one caller that changes something; see `weir.lake.shared`."""
+
+    def latest(self) -> SharedDataset:
+        """The base table at its latest version. One listing; a new version costs one more read."""
+
+    def commit(self, planned: SharedDataset, transaction: lance.Transaction) -> int:
+        """Commit `transaction`, planned on `planned`, to the base table; return the version."""
 
 
 class Datasets:

@@ -23,7 +23,6 @@ from weir.config import IndexConfig
 from weir.errors import InvalidInput
 from weir.format.schema import TableSchema
 from weir.lake.api import Base
-from weir.lake.base.view import LanceBase
 from weir.lake.lance_errors import lance_errors
 from weir.lake.shared import SharedDataset
 
@@ -133,7 +132,7 @@ def _behind(
 
 def base_indexes(base: Base) -> list[IndexInfo]:
     """The indexes of the base that weir can keep or search."""
-    return dataset_indexes(base.dataset) if isinstance(base, LanceBase) else []
+    return dataset_indexes(base.dataset) if base.is_lance else []
 
 
 def index_of(indexes: Sequence[IndexInfo], column: str, kind: str) -> IndexInfo | None:

@@ -42,8 +42,9 @@ from weir.types import Epoch, Position
 
 logger = logging.getLogger("weir.log")
 
-FENCE_ATTEMPTS = 10_000
-"""An old writer adds at most one entry per round of ours; only a runaway log gets this far."""
+_POSITIONS_MAX = 10_000
+"""How far a fence is carried on. An old writer adds at most one entry per position; only a runaway
+log gets this far."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def _fence(
     epoch = Epoch(claimed.writer_epoch)
     mark_place(manifests, claimed, floors)  # guard: X-1 test_wal_store
     assert position > claimed.replay_after, "F-2: the claim is not of the manifest that was probed"
-    for _ in range(FENCE_ATTEMPTS):
+    for _ in range(_POSITIONS_MAX):
         entry = encode_fence(epoch, entry_id=str(site.env.new_id()))
         try:
             stored = site.wal.put_if_absent(paths.wal_path(site.shard, position), entry)
@@ -186,8 +187,8 @@ def _fence(
             ) from lost
     else:
         raise CommitConflict(
-            f"{site}: no free position for the fence after {FENCE_ATTEMPTS} tries; open the shard"
-            " again"
+            f"{site}: {_POSITIONS_MAX} positions in a row were taken when the fence was put there;"
+            " open the shard again"
         )
     site.env.failpoint("claim.fenced")
     began = ClockReading.now(site.env.clock, stored)

@@ -24,6 +24,7 @@ from weir.format.keys import pk_values
 from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.keys.keyset import newest_rows
+from weir.lake.api import Scanned
 
 D = TypeVar("D")
 
@@ -32,26 +33,8 @@ SMALL_ROWS: Final = 2_000
 """A level is indexed after `COLD_LOOKUPS` lookups, or at once when it has few rows."""
 
 
-class Scanned(Protocol):
-    """A level, or a part of one: what a merge of all its rows needs."""
-
-    @property
-    def rows(self) -> int:
-        """At least the number of rows a scan gives."""
-
-    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The newest row of each key (all rows without a key), tombstones included."""
-
-
-class Level(Protocol):
+class Level(Scanned, Protocol):
     """One level: the newest row of each key within it, tombstones included."""
-
-    @property
-    def rows(self) -> int:
-        """At least the number of rows a scan gives."""
-
-    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The newest row of each key (all rows without a key), tombstones included."""
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of `keys` found here, tombstones included, in no promised order."""

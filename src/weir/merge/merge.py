@@ -24,9 +24,9 @@ from weir.format.expiry import Alive
 from weir.format.keys import pk_type, pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import KeySet, gathered, unseen
-from weir.lake.api import Base
+from weir.lake.api import Base, Scanned
 from weir.lake.filters import filter_columns, filter_rows
-from weir.merge.levels import Level, Scanned, level_schema, shaped
+from weir.merge.levels import Level, level_schema, shaped
 
 T = TypeVar("T")
 Belongs = Callable[[pa.RecordBatch], pa.Array]

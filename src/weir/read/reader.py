@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from weir.format.expiry import Alive, alive_at
 from weir.format.schema import TableSchema, align_batch
+from weir.lake.api import Scanned
+from weir.lake.live_rows import RowRange
 from weir.log.shard_log import ShardLog
 from weir.merge.levels import Level, MemLevel, MemView
 from weir.read.cache import ReadCache, live_entries
@@ -175,6 +177,11 @@ class SnapshotReader:
     def open_units(self, units: Sequence[Unit]) -> list[Level]:
         """The units as levels, newest first; entries are read when a level is scanned."""
         return [level for unit in units for level in self._open(unit)]
+
+    def open_part(self, unit: Unit, within: RowRange) -> Scanned:
+        """A range of the rows of a unit that is an SSTable."""
+        assert unit.sstable is not None, "a piece of a tail is read as a whole"
+        return self.core.lake.open_sstable(unit.cut.shard, unit.sstable, self.schema).part(within)
 
     def _open(self, unit: Unit) -> list[Level]:
         cut = unit.cut

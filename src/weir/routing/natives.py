@@ -25,7 +25,6 @@ from weir.errors import CommitConflict
 from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
 from weir.format.sharding import Bucket, Identity, PerWriter, Sharding, from_mem_wal
 from weir.lake.index import dataset_indexes
-from weir.lake.pylance_lake import PylanceLake
 from weir.records.table import TableRecord
 from weir.routing.core import Core
 
@@ -53,7 +52,6 @@ def update_mem_wal_index(core: Core, *, elsewhere: bool = False) -> bool:
     if found is None:
         return False
     version, details = found
-    assert isinstance(core.lake, PylanceLake), "a model has no entry"
     core.lake.replace_mem_wal(
         details,
         planned_at=version,
@@ -80,7 +78,7 @@ def wanted_mem_wal_index(
     `elsewhere`: the log is about to move away from the data, whatever the record says so far.
     """
     lake = core.lake
-    if not isinstance(lake, PylanceLake):
+    if not lake.is_lance:
         return None
     base = lake.open_base()
     details = base.mem_wal

@@ -244,7 +244,7 @@ class _Place:
             return found
         return self.pylance()
 
-    def pylance(self) -> PylanceLake:
+    def pylance(self) -> Lake:
         """Lance at this place, which reads other places only if allowed (G-13)."""
         consent = Consent.of(self.uri, self.options)
 

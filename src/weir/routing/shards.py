@@ -22,7 +22,6 @@ from weir.format.sharding import (
     makes_shards,
 )
 from weir.lake.api import Base
-from weir.lake.pylance_lake import PylanceLake
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
@@ -119,6 +118,7 @@ class Shard:
             flush,
             schema=schema_for_writing(self._core),
             lake=self._core.lake,
+            env=self._core.env,
             belongs=_belongs(self._core, self),
             fence_ttl=config.fence_ttl,
         )
@@ -175,11 +175,8 @@ def schema_for_writing(core: Core, base: Base | None = None) -> TableSchema:
     One listing when no column needs a mark, none with the latest `base`. Raises `CorruptEntry` as
     `Core.base` does.
     """
-    schema, lake = (base or core.base()).schema, core.lake
-    # The columns of a simulated lake never change.
-    return (
-        lake.schema_for_writing() if schema.unmarked and isinstance(lake, PylanceLake) else schema
-    )
+    schema = (base or core.base()).schema
+    return core.lake.schema_for_writing() if schema.unmarked else schema
 
 
 def all_shards(core: Core) -> list[Shard]:

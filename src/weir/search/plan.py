@@ -17,7 +17,6 @@ import pyarrow as pa
 from weir.env import Lock
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import Base
-from weir.lake.base.view import LanceBase
 from weir.lake.filters import filter_columns
 from weir.lake.index import Dataset, IndexInfo, dataset_indexes, index_of
 from weir.lake.sstable.read import LanceSsTable
@@ -131,7 +130,7 @@ class Plan:
             )
             for number, level in enumerate(self.levels)
         ]
-        if isinstance(self.base, LanceBase):
+        if self.base is not None and self.base.is_lance:
             ranked.append(
                 Ranked(on_lance(self.base.dataset, is_base=True), self.levels, self.belongs)
             )
@@ -200,7 +199,7 @@ class Plan:
     def _base_texts(self, query: TextQuery, index: IndexInfo | None) -> list[Any]:
         if self.base is None:
             return []
-        if not isinstance(self.base, LanceBase):
+        if not self.base.is_lance:
             return [MemoryTexts(self._of_base(self.base), query, self._key)]
         dataset = self.base.dataset
         covered = frozenset() if index is None else index.fragments
@@ -283,7 +282,7 @@ class Plan:
         return self.cache.known.get_or_make(key, lambda: dataset_indexes(dataset), lambda _: 1)
 
     def _base_index(self, column: str, kind: str) -> IndexInfo | None:
-        if not isinstance(self.base, LanceBase):
+        if self.base is None or not self.base.is_lance:
             return None
         return index_of(self._indexes(self.base.dataset), column, kind)
 

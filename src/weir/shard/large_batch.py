@@ -22,6 +22,7 @@ from typing import Final
 import pyarrow as pa
 
 from weir.durations import Duration
+from weir.env import Env
 from weir.errors import CommitConflict
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
@@ -70,6 +71,7 @@ class LargeBatch:
         *,
         schema: TableSchema,
         lake: Lake,
+        env: Env,
         belongs: Owns | None = None,
         fence_ttl: Duration | None = None,
     ) -> LargeBatch:
@@ -77,7 +79,7 @@ class LargeBatch:
 
         Raises what opening a writer raises, and `CommitConflict` when other writers go on writing.
         """
-        for _ in range(ATTEMPTS):
+        for _ in env.attempts(ATTEMPTS):
             site = flush()
             manifests = Manifests(site)
             claim = claim_shard(site, manifests, fence_ttl=fence_ttl)

@@ -27,17 +27,14 @@ def retry_outage(
 
     `failed(attempt, error)` is called after each failure. Refused credentials are not retried.
     """
-    for attempt in range(1, ROUNDS):
+    # Twice the delay, of which a pause takes any part.
+    for attempt in env.attempts(ROUNDS, first_delay=2 * delay, longest_delay=2 * DELAY_MAX):
         try:
             return act()
         except StoreDenied:
             raise
         except StoreError as error:  # guard: M-3
             failed(attempt, error)
-            env.clock.sleep(delay * (0.5 + env.random.random()))
-            delay = min(DELAY_MAX, delay * 2)
-    try:
-        return act()
-    except StoreError as error:
-        failed(ROUNDS, error)
-        raise
+            if attempt == ROUNDS:
+                raise
+    raise AssertionError("M-3: the loop above returns or raises")

@@ -25,8 +25,8 @@ from weir.config import WriterConfig
 from weir.errors import InvalidInput, NotAWeirTable, WeirError
 from weir.format import paths
 from weir.format.sharding import Sharding
+from weir.lake.api import Base
 from weir.lake.base import fold
-from weir.lake.base.view import LanceBase
 from weir.routing.core import Core
 from weir.spark.console import Show, shown
 from weir.spark.failures import unwrap_errors
@@ -115,7 +115,7 @@ def _load(
     count = tasks or max(slots_of(spark), 1)
     keys: list[str] = []
 
-    def write(base: LanceBase) -> PreparedLoad:
+    def write(base: Base) -> PreparedLoad:
         hides = bool(table.primary_key and not replace and base.fragments())
         frame = _spread(df, table.primary_key, count)
         told = frame.mapInArrow(
@@ -188,7 +188,6 @@ def _write_function(
         # Not a cached handle: it may be of a failed load, whose table was dropped.
         table = place.current()
         base = table.core.lake.open_base(version)
-        assert isinstance(base, LanceBase), "a bulk load works on Lance"
         load = _LoadTask(table, job, stage_keys=stage_keys)
         try:
             changes = fold.write_rows(base, load.rows(batches))
@@ -291,7 +290,7 @@ def _hide(
     spark: Any,
     place: Place,
     core: Core,
-    base: LanceBase,
+    base: Base,
     keys: list[str],
     rows: int,
     progress: Progress | None,

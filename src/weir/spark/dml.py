@@ -198,7 +198,7 @@ def _change(
             named.finish(place.writers())
         if state != "new":
             return ChangeReport(0, 0, 0)
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in place.current().core.env.attempts(ATTEMPTS):
         table = place.current()
         if not table.primary_key:
             raise InvalidInput(

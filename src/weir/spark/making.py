@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -16,7 +15,6 @@ from weir.config import WriterConfig
 from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
 from weir.format.schema import TOMBSTONE
 from weir.format.sharding import Bucket, Identity, PerWriter, Sharding
-from weir.lake.pylance_lake import PylanceLake
 from weir.spark.places import Place, flag, names, number, resolved
 from weir.spark.types import arrow_schema, columns_of
 
@@ -139,8 +137,7 @@ def merge_columns(
                 f"{table.uri}: column {field.name!r} cannot be added: a name must not be empty,"
                 " contain a dot or begin with _row. Rename it"
             )
-    lake = cast("PylanceLake", table.core.lake)
-    lake.add_columns(fields)
+    table.core.lake.add_columns(fields)
 
 
 def loosened(schema: pa.Schema) -> pa.Schema:

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from weir.format.schema import TableSchema
 from weir.format.sharding import Value
+from weir.lake.api import Base
 from weir.lake.base import fold
-from weir.lake.base.view import LanceBase
 from weir.log.intake import Intake
 from weir.merge.levels import MemLevel, shaped
 from weir.merge.merge import winners
@@ -36,7 +36,7 @@ def overwrite(core: Core, staged: Mapping[Value, Sequence[Staged]], job: str) ->
     compaction took over midway: then nothing was replaced, and the job can be run again.
     """
 
-    def write(base: LanceBase) -> PreparedLoad:
+    def write(base: Base) -> PreparedLoad:
         schema = base.schema
 
         def one(files: Sequence[Staged]) -> PreparedLoad:

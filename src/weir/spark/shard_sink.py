@@ -36,7 +36,6 @@ ENTRY_BYTES: Final = 256 << 20
 """Most bytes of rows, as Arrow counts them, in an entry or SSTable: what a task holds in memory."""
 ATTEMPTS: Final = 8
 """Times a shard is claimed again after another attempt fenced this one."""
-_DELAY: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -190,8 +189,7 @@ class ShardSink:
 
     def _until_owned(self, act: Callable[[], _T]) -> _T:
         """The result of `act`, which claims the shard; repeated while others take it over."""
-        env = self._core.env
-        for attempt in range(ATTEMPTS):
+        for attempt in self._core.env.attempts(ATTEMPTS, first_delay=0.1, longest_delay=10.0):
             try:
                 return act()
             except (FencedError, UnknownOutcome) as lost:
@@ -205,9 +203,8 @@ class ShardSink:
                     lost,
                 )
                 self._writer = None
-                if attempt == ATTEMPTS - 1:
+                if attempt == ATTEMPTS:
                     raise
-                env.clock.sleep(_DELAY * 2**attempt * (0.5 + env.random.random()))
         raise AssertionError("F-13: the loop above returns or raises")
 
     def _is_in(self) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import pyarrow as pa
 
 import weir
 from weir.errors import InvalidInput
-from weir.lake.base.view import LanceBase
 from weir.read.parts import fresh_parts
 from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snapshot
 from weir.records.checkpoints import Checkpoint
@@ -75,7 +74,7 @@ class Size:
     def of(table: weir.Table, snapshot: Snapshot) -> Size:
         """Up to four requests for each shard with a log, all at once, beside opening the base."""
         core = table.core
-        base = cast("LanceBase", core.base(snapshot.base_version))
+        base = core.base(snapshot.base_version)
         width = _least_width(base.schema.plain)
         rows = stored = 0
         for fragment in base.dataset.get_fragments():

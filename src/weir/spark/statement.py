@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 import numpy as np
@@ -28,7 +28,6 @@ from weir.format.sharding import Value
 from weir.keys.keyset import KeySet
 from weir.lake.base import history
 from weir.lake.base.fold_commit import LOAD
-from weir.lake.pylance_lake import PylanceLake
 from weir.log.intake import key_table
 from weir.log.tailer import WalTailer
 from weir.merge.merge import merge_lookup
@@ -83,9 +82,8 @@ class Statement:
         They change rows without the logs. What another program commits after this check is not
         noticed: nothing that weir holds keeps it out of the base.
         """
-        lake = cast("PylanceLake", core.lake)
         try:
-            for commit in history.commits(lake.datasets, after=self.snapshot.base_version):
+            for commit in core.lake.commits(after=self.snapshot.base_version):
                 what = _past_the_logs(commit)
                 if what is not None:
                     raise conflict(core, f"{what} (version {commit.version})")

@@ -25,7 +25,7 @@ from weir.records.checkpoints import (
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
 from weir.routing.shards import schema_for_writing
-from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make, versioned_lake
+from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make
 from weir.upkeep.unfinished import require_settled
 
 __all__ = [
@@ -140,7 +140,7 @@ def delete(core: Core, ref: Ref) -> None:
             found = records.load(id_)
             if found is None or drop(core, found):
                 break
-        versioned_lake(core).release_version(f"weir-{id_}")
+        core.lake.release_version(f"weir-{id_}")
 
 
 def derive(

@@ -56,7 +56,6 @@ from weir.upkeep.copying import (
     require_own_files,
 )
 from weir.upkeep.parents import discard, release_clone, settle_pins
-from weir.upkeep.pinning import versioned_lake
 from weir.upkeep.tasks import Runner
 from weir.upkeep.unfinished import require_settled
 
@@ -299,7 +298,7 @@ def _run(job: _CloneRun, lineage: Lineage) -> None:
         copy = copy_by(core, job.store, job.engine)
         copied += copy_base(core.store, job.store, job.source.base_version, core.env, copy)
     else:
-        versioned_lake(core).shallow_clone(job.store, job.source.base_version)
+        core.lake.shallow_clone(job.store, job.source.base_version)
     job.core.env.failpoint("clone.base")
     for tie in lineage.pins:
         # guard: C-1 simulator:clones

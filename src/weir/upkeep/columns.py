@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from weir.errors import InvalidInput, WeirError
 from weir.format.schema import TableSchema
 from weir.format.sharding import Bucket, Identity, Sharding
-from weir.lake.api import Base
+from weir.lake.api import Base, Lake
 from weir.lake.base.columns import check_new
-from weir.lake.base.view import LanceBase
 from weir.lake.expressions import new_values, require_name
 from weir.lake.literals import quoted
-from weir.lake.pylance_lake import PylanceLake
 from weir.records.resharding import read_resharding
 from weir.routing.core import Core
 from weir.routing.writer import TableWriter
@@ -37,7 +35,7 @@ def add_columns(core: Core, columns: NewColumns) -> None:
     if not isinstance(columns, Mapping):
         lake.add_columns(_fields(columns))
         return
-    base = cast("LanceBase", core.base())
+    base = core.base()
     fields = _computed(core, base.schema, columns)
     check_new(base, fields)
     lake.add_columns(fields)
@@ -81,11 +79,11 @@ def rename_column(core: Core, old: str, new: str) -> None:
     lake.rename_column(old, new, lambda base: _require_free(core, base, old, "renamed", protected))
 
 
-def _settled(core: Core) -> PylanceLake:
+def _settled(core: Core) -> Lake:
     core.refresh()  # C-16; and the sharding of now
     require_settled(core, "columns")
     core.base()  # guard: L-8 test_overwritten_base
-    return cast("PylanceLake", core.lake)
+    return core.lake
 
 
 def _sharded_by(core: Core) -> dict[str, Sharding]:

@@ -6,11 +6,8 @@ clock runs ahead hides rows too early, but drops none.
 
 from __future__ import annotations
 
-from typing import cast
-
 from weir.format.expiry import Expire, alive_at
 from weir.lake.api import Base
-from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 
 
@@ -18,7 +15,7 @@ def set_expire(core: Core, expire: Expire | None) -> None:
     """See `Table.set_expire`."""
     core.record_number()  # C-16
     core.base()  # guard: L-8 test_overwritten_base
-    cast("PylanceLake", core.lake).set_expire(expire)
+    core.lake.set_expire(expire)
 
 
 def drops_at(core: Core, base: Base) -> float:
@@ -37,4 +34,4 @@ def drop_expired(core: Core) -> int:
         return 0
     alive = alive_at(rule, drops_at(core, base), base.schema.plain.field(rule.column))
     assert alive is not None, "a rule says who lives"
-    return cast("PylanceLake", core.lake).drop_expired(base.version, alive)
+    return core.lake.drop_expired(base.version, alive)

@@ -18,8 +18,6 @@ from weir.format.manifest import ShardManifest
 from weir.format.sharding import from_mem_wal
 from weir.keys.index import Codes, codes_of_keys
 from weir.lake.base.adopt import count_duplicates
-from weir.lake.base.view import LanceBase
-from weir.lake.pylance_lake import PylanceLake
 from weir.merge.merge import merge_scan
 from weir.read.reader import SnapshotReader
 from weir.read.scan import with_snapshot
@@ -237,7 +235,7 @@ def _fresh_keys(reader: SnapshotReader) -> dict[UUID, Codes] | None:
 def _doubled(core: Core) -> Iterator[Health]:
     """Keys that are in the base twice, as a plain insert with Lance leaves them (L-8)."""
     base = core.base()
-    if not core.record.primary_key or not isinstance(base, LanceBase):
+    if not core.record.primary_key:
         return
     if base.rows > ROWS_CHECKED_MAX:
         yield Health(
@@ -275,7 +273,7 @@ def _lancedb(core: Core, shards: list[ShardSurvey]) -> Iterator[Health]:
         )
     now = core.env.clock.wall()
     old = [c for c in Checkpoints(core.store).all() if now - c.created > OLD_TAG_SECONDS]
-    if old and isinstance(core.lake, PylanceLake):
+    if old:
         yield Health(
             "lancedb",
             "note",

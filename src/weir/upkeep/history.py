@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from weir.errors import InvalidInput, SnapshotExpired
 from weir.format.base_manifest import MEM_WAL_INDEX
 from weir.format.expiry import EXPIRE_AFTER
+from weir.lake.api import Lake
 from weir.lake.base.fence import FENCE
 from weir.lake.base.fold_commit import FOLD, LOAD
 from weir.lake.base.history import Commit
 from weir.lake.base.versions import RESTORE
-from weir.lake.pylance_lake import PylanceLake
 from weir.records.lineage import Lineage, read_lineage
 from weir.routing.core import Core
 from weir.routing.natives import ROUTING
@@ -84,7 +84,7 @@ def history(core: Core, limit: int, *, upkeep: bool) -> list[HistoryEntry]:
     if type(limit) is not int or limit < 1:
         raise InvalidInput(f"limit must be a whole number above 0, got {limit!r}")
     core.require_not_replaced()
-    lake = cast("PylanceLake", core.lake)
+    lake = core.lake
     written = lake.written_versions()
     pinned = _pinned(core)
     lineage = read_lineage(core.store)
@@ -124,13 +124,13 @@ def _origin(
     return "clone", f"of {lineage.parent}, checkpoint {lineage.checkpoint}"
 
 
-def _told(lake: PylanceLake, number: int, commit: Commit | None) -> tuple[HistoryKind, str]:
+def _told(lake: Lake, number: int, commit: Commit | None) -> tuple[HistoryKind, str]:
     if commit is None or not commit.operation:
         return "unknown", ""
     return next(_readings(lake, number, commit))
 
 
-def _readings(lake: PylanceLake, number: int, commit: Commit) -> Iterator[tuple[HistoryKind, str]]:
+def _readings(lake: Lake, number: int, commit: Commit) -> Iterator[tuple[HistoryKind, str]]:
     """What the commit was, the most certain reading first."""
     marks = commit.properties
     if PROGRESS in marks:
@@ -158,7 +158,7 @@ def _readings(lake: PylanceLake, number: int, commit: Commit) -> Iterator[tuple[
     yield _BY_LANCE.get(commit.operation, "upkeep"), ""
 
 
-def _is_reshard(lake: PylanceLake, number: int) -> bool:
+def _is_reshard(lake: Lake, number: int) -> bool:
     """Whether the sharding that native programs are told has another number than before."""
     try:
         before, after = lake.mem_wal_at(number - 1), lake.mem_wal_at(number)

@@ -8,10 +8,8 @@ told of the indexes is in the MemWAL index entry, which the next compaction brin
 
 from __future__ import annotations
 
-from typing import cast
-
+from weir.lake.api import Lake
 from weir.lake.base.indexes import IndexSpec, TableIndex
-from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 
 
@@ -30,7 +28,7 @@ def drop_index(core: Core, name: str) -> None:
     _lake(core).drop_index(name)
 
 
-def _lake(core: Core) -> PylanceLake:
+def _lake(core: Core) -> Lake:
     core.record_number()  # guard: C-16 test_drop
     core.base()  # guard: L-8 test_overwritten_base
-    return cast("PylanceLake", core.lake)
+    return core.lake

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -29,11 +29,10 @@ from weir.errors import (
 )
 from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest
+from weir.lake.api import Base
 from weir.lake.base import fold
 from weir.lake.base.fold import BaseFence, VersionEdit
 from weir.lake.base.fold_commit import LOAD, hide_nothing
-from weir.lake.base.view import LanceBase
-from weir.lake.pylance_lake import PylanceLake
 from weir.read.snapshot import Snapshot
 from weir.read.survey import ShardSurvey, survey, survey_shard
 from weir.records.cut import ShardCut
@@ -61,7 +60,7 @@ class PreparedLoad:
     rows: int
 
 
-Write = Callable[[LanceBase], PreparedLoad]
+Write = Callable[[Base], PreparedLoad]
 """Writes the rows of a load as files for that version of the base, and hides the rows there that
 they replace; commits nothing. A load that replaces everything has nothing to hide."""
 
@@ -86,7 +85,7 @@ def load(
         fold_older(core, engine)
     with without_compaction(core, "load") as claim:
         ended = close_logs(core) if replaces else ()
-        base = cast("LanceBase", core.lake.open_base())
+        base = core.lake.open_base()
         job = None
         if replaces:
             cuts = Snapshot(base.version, "durable", ended)
@@ -117,11 +116,11 @@ def delete_matching(
     """
     assert not core.record.primary_key, "with a key, deletes go through the log"
     fold_older(core, engine)
-    if not cast("LanceBase", core.lake.open_base()).count(filter):
+    if not core.lake.open_base().count(filter):
         return 0
     count = 0
 
-    def write(base: LanceBase) -> PreparedLoad:
+    def write(base: Base) -> PreparedLoad:
         nonlocal count
         some = base.schema.plain.names[:1]
         batches = base.scan(some, filter=filter, with_row_address=True)
@@ -207,7 +206,7 @@ def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
 def _commit(
     core: Core,
     claim: Claim,
-    base: LanceBase,
+    base: Base,
     written: PreparedLoad,
     job: Job | None,
     job_id: str,
@@ -222,7 +221,7 @@ def _commit(
         changes = replace(changes, updated=(), removed=gone)
     edits = bool(changes.updated or changes.removed)
     adds_only = job is None and not base.schema.primary_key and not edits
-    version = cast("PylanceLake", core.lake).commit_fold(
+    version = core.lake.commit_fold(
         changes,
         claim=BaseFence(claim.fence.token, base.version),
         planned_at=base.version,
@@ -247,7 +246,6 @@ def _commit(
 def hide_rows(core: Core, task: Task) -> Result:
     """Write deletion vectors for a share of the fragments."""
     base = core.lake.open_base(int(task["version"]))
-    assert isinstance(base, LanceBase), "a bulk load works on Lance"
     names = base.schema.primary_key
 
     def keys() -> Iterator[pa.Array]:

@@ -22,7 +22,6 @@ from weir.errors import CommitConflict, CorruptEntry, InvalidInput, StoreError
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.lake.manifest.shared_files import borrowed_places
-from weir.lake.pylance_lake import PylanceLake
 from weir.records.checkpoints import Checkpoint, Checkpoints
 from weir.records.lineage import (
     KEEP_WITHOUT_PARENT,
@@ -139,7 +138,7 @@ def settle_pins(core: Core) -> list[str]:
 
 
 def _unshared(core: Core, lineage: Lineage) -> list[ParentPin]:
-    if not isinstance(core.lake, PylanceLake):
+    if not core.lake.is_lance:
         return []  # a model of Lance does not name shared files in Lance's manifests
     used = {normalize(place) for place in borrowed_places(core.store)}
     return [pin for pin in lineage.pins if normalize(pin.uri) not in used]

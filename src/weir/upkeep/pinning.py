@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 from msgspec import structs
@@ -37,7 +37,6 @@ from weir.errors import (
 )
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
-from weir.lake.api import VersionedLake
 from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
@@ -60,11 +59,6 @@ Pins = Callable[[], Sequence[ShardCut]]
 
 class PinOvertaken(CommitConflict):
     """Collection passed what a checkpoint was about to pin; the checkpoint is made again."""
-
-
-def versioned_lake(core: Core) -> VersionedLake:
-    """The Lance side of a table, with its verbs for versions."""
-    return cast("VersionedLake", core.lake)
 
 
 def base_floor(core: Core) -> int:
@@ -145,9 +139,9 @@ def hold(
     core.env.failpoint("checkpoint.announced")
     try:
         # The record comes before the tag, so that an unneeded tag can be found by its name.
-        versioned_lake(core).protect_version(pending.base_tag, pending.base_version)
+        core.lake.protect_version(pending.base_tag, pending.base_version)
         core.env.failpoint("checkpoint.tagged")
-        versioned_lake(core).check_version(pending.base_version)
+        core.lake.check_version(pending.base_version)
         check()
         core.env.failpoint("checkpoint.checked")
         expires = None if lifetime is None else draft.created + lifetime
@@ -164,7 +158,7 @@ def drop(core: Core, checkpoint: Checkpoint) -> bool:
     records = Checkpoints(core.store)
     if not records.mark_deleted(checkpoint):
         return False
-    versioned_lake(core).release_version(checkpoint.base_tag)
+    core.lake.release_version(checkpoint.base_tag)
     records.erase(checkpoint.id)
     return True
 

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -49,7 +49,6 @@ from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.format.schema import TableSchema, align_batch
 from weir.lake.api import Base
 from weir.lake.base.versions import RESTORE
-from weir.lake.pylance_lake import PylanceLake
 from weir.log.rules import Evidence
 from weir.read.cache import ReadCache, live_entries
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
@@ -67,7 +66,6 @@ from weir.upkeep.pinning import (
     check_shard_floors,
     durable_pins,
     make,
-    versioned_lake,
 )
 from weir.upkeep.unfinished import require_settled
 
@@ -113,7 +111,7 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
         lineage, undo = _announce(core, claim, target)
         core.env.failpoint("restore.announced")
         claim.forget_progress()
-        version = versioned_lake(core).restore(target.base_version, str(target.id))
+        version = core.lake.restore(target.base_version, str(target.id))
         lineage = _announce_if_late(core, claim, lineage)
         # A rollback that landed late has undone others' work on the base: the shards must follow,
         # or the table would mix both states. A process that lost its claim after the rollback must
@@ -223,10 +221,9 @@ def _has_rolled_back(core: Core, restored: Restored) -> bool:
     undo = Checkpoints(core.store).load(restored.undo)
     if undo is None:
         return True
-    lake = cast("PylanceLake", core.lake)
     try:
-        commits = list(lake.commit_properties(after_version=undo.base_version))
-        return any(RESTORE in properties for _, properties in commits)
+        commits = list(core.lake.commits(after=undo.base_version))
+        return any(RESTORE in commit.properties for commit in commits)
     except SnapshotExpired:
         return True
 

@@ -20,50 +20,46 @@ import lance
 from lance import LanceOperation
 
 from weir.errors import CommitConflict, InvalidInput
+from weir.lake.api import Lake
 from weir.lake.base.history import Commit
-from weir.lake.datasets import Datasets
+from weir.lake.base.repeating import repeated
+from weir.lake.datasets import Handles
 from weir.lake.lance_errors import lance_errors
 
 # Stored. Never change a value; add one.
 FENCE: Final = "weir.fence"
 """Property of a fence's commit; its value is the claimant's token."""
 
-_ATTEMPTS_MAX: Final = 50
+
+class Fences(Lake):
+    """The verb of `Lake` that fences."""
+
+    datasets: Handles
+
+    def fence_base(self, token: str) -> int:
+        """See `Lake`."""
+        if not token:
+            raise InvalidInput("a fence needs a token that names its claimant")
+
+        def attempt() -> int:
+            dataset = self.datasets.latest()
+            operation = LanceOperation.Merge(
+                fragments=[fragment.metadata for fragment in dataset.get_fragments()],
+                schema=dataset.lance_schema,
+                preserves_nullability=True,
+            )
+            transaction = lance.Transaction(
+                read_version=dataset.version,
+                operation=operation,
+                transaction_properties={FENCE: token},
+            )
+            with lance_errors(f"fencing {self.uri} at version {dataset.version}"):
+                return self.datasets.commit(dataset, transaction)
+
+        return repeated(self.datasets.env, attempt, f"{self.uri}: the fence of a compaction")
 
 
-def fence_base(datasets: Datasets, token: str) -> int:
-    """Commit a fence and return its version; from then on no fold planned before it can commit.
-
-    The caller has won the claim that `token` stands for. Conflicts with other commits are retried,
-    up to 50 attempts. One commit; a lost answer leaves an extra fence, which is harmless.
-    """
-    if not token:
-        raise InvalidInput("a fence needs a token that names its claimant")
-    last: CommitConflict | None = None
-    for _ in range(_ATTEMPTS_MAX):
-        dataset = datasets.latest()
-        operation = LanceOperation.Merge(
-            fragments=[fragment.metadata for fragment in dataset.get_fragments()],
-            schema=dataset.lance_schema,
-            preserves_nullability=True,
-        )
-        transaction = lance.Transaction(
-            read_version=dataset.version,
-            operation=operation,
-            transaction_properties={FENCE: token},
-        )
-        try:
-            with lance_errors(f"fencing {datasets.uri} at version {dataset.version}"):
-                return datasets.commit(dataset, transaction)
-        except CommitConflict as conflict:
-            last = conflict
-            continue
-    raise CommitConflict(
-        f"{datasets.uri}: the fence lost {_ATTEMPTS_MAX} races against other commits; try again"
-    ) from last
-
-
-def check_fence(datasets: Datasets, token: str, commit: Commit) -> None:
+def check_fence(uri: str, token: str, commit: Commit) -> None:
     """Raise `CommitConflict` when `commit` is another compactor's fence.
 
     A fold on top of such a fence would pass Lance's check although its claim is lost.
@@ -71,6 +67,6 @@ def check_fence(datasets: Datasets, token: str, commit: Commit) -> None:
     owner = commit.properties.get(FENCE)
     if owner is not None and owner != token:
         raise CommitConflict(
-            f"{datasets.uri}: another compactor fenced the table at version {commit.version};"
+            f"{uri}: another compactor fenced the table at version {commit.version};"
             " this one stops and leaves its files to garbage collection"
         )

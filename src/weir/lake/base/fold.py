@@ -21,7 +21,7 @@ from weir.errors import InvalidInput
 from weir.format.keys import pk_values
 from weir.keys.keyset import KeySet
 from weir.keys.numbers import is_whole
-from weir.lake.base.view import LanceBase
+from weir.lake.api import Base
 from weir.lake.lance_errors import lance_errors
 from weir.lake.whole_buffers import for_lance
 
@@ -73,7 +73,7 @@ class VersionEdit:
 
 
 def delete_keys(
-    base: LanceBase, keys: pa.Table, env: Env, *, known: KeySet | None = None
+    base: Base, keys: pa.Table, env: Env, *, known: KeySet | None = None
 ) -> VersionEdit:
     """Deletion vectors that hide the rows of `keys` in the whole base; commits nothing.
 
@@ -97,7 +97,7 @@ def delete_keys(
     )
 
 
-def _delete_joined(base: LanceBase, keys: pa.Table, *, use_index: bool) -> VersionEdit:
+def _delete_joined(base: Base, keys: pa.Table, *, use_index: bool) -> VersionEdit:
     names = list(base.schema.primary_key)
     with lance_errors(f"finding the rows to replace in {base.dataset.uri}"):
         transaction, _ = (
@@ -113,7 +113,7 @@ def _delete_joined(base: LanceBase, keys: pa.Table, *, use_index: bool) -> Versi
     )
 
 
-def delete_keys_in_fragment(base: LanceBase, fragment_id: int, keys: KeySet) -> VersionEdit:
+def delete_keys_in_fragment(base: Base, fragment_id: int, keys: KeySet) -> VersionEdit:
     """`delete_keys` for one fragment: the unit of work of an executor.
 
     Reads the key columns of that fragment batch by batch; memory holds the set of keys.
@@ -121,7 +121,7 @@ def delete_keys_in_fragment(base: LanceBase, fragment_id: int, keys: KeySet) -> 
     return hide_rows(base, fragment_id, find_keys(base, fragment_id, keys))
 
 
-def find_keys(base: LanceBase, fragment_id: int, keys: KeySet) -> Offsets:
+def find_keys(base: Base, fragment_id: int, keys: KeySet) -> Offsets:
     """Offsets of the rows of `keys` in the fragment."""
     names = base.schema.primary_key
     wanted = [
@@ -139,7 +139,7 @@ class BaseKeys:
     addresses: Offsets
 
 
-def read_keys(base: LanceBase, fragments: Iterable[int], rows_max: int) -> Iterator[BaseKeys]:
+def read_keys(base: Base, fragments: Iterable[int], rows_max: int) -> Iterator[BaseKeys]:
     """The keys of `fragments`, in parts of about `rows_max` rows."""
     names = base.schema.primary_key
     keys: list[pa.Array] = []
@@ -154,7 +154,7 @@ def read_keys(base: LanceBase, fragments: Iterable[int], rows_max: int) -> Itera
         yield BaseKeys(pa.concat_arrays(keys), np.concatenate(addresses))
 
 
-def hide_addresses(base: LanceBase, addresses: Sequence[Offsets]) -> VersionEdit:
+def hide_addresses(base: Base, addresses: Sequence[Offsets]) -> VersionEdit:
     """Deletion vectors that hide the rows at these addresses."""
     every = np.concatenate(addresses) if addresses else np.zeros(0, np.uint64)
     of = every >> np.uint64(32)
@@ -164,7 +164,7 @@ def hide_addresses(base: LanceBase, addresses: Sequence[Offsets]) -> VersionEdit
     )
 
 
-def _key_batches(base: LanceBase, fragment_id: int) -> Iterator[pa.RecordBatch]:
+def _key_batches(base: Base, fragment_id: int) -> Iterator[pa.RecordBatch]:
     return base.scan(
         list(base.schema.primary_key),
         fragments=[fragment_id],
@@ -173,7 +173,7 @@ def _key_batches(base: LanceBase, fragment_id: int) -> Iterator[pa.RecordBatch]:
     )
 
 
-def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> VersionEdit:
+def hide_rows(base: Base, fragment_id: int, offsets: Offsets) -> VersionEdit:
     """A deletion vector that hides those rows of the fragment; commits nothing."""
     if len(offsets) == 0:
         return VersionEdit()
@@ -184,14 +184,14 @@ def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> VersionEdi
     return VersionEdit(updated=(to_text(left),))
 
 
-def key_set(base: LanceBase, keys: pa.Table) -> KeySet:
+def key_set(base: Base, keys: pa.Table) -> KeySet:
     """The keys as `delete_keys_in_fragment` takes them; made once for many fragments."""
     values = pk_values(keys, base.schema.primary_key)
     return KeySet.of([values], values.type, len(values))
 
 
 def write_rows(
-    base: LanceBase,
+    base: Base,
     rows: pa.Table | Iterable[pa.RecordBatch],
     *,
     rows_per_file: int = ROWS_PER_FILE,
@@ -217,7 +217,7 @@ def write_rows(
 
 
 def fold_rows(
-    base: LanceBase,
+    base: Base,
     upserts: pa.Table,
     deletes: pa.Table,
     env: Env,
@@ -262,5 +262,5 @@ def _as_stored(rows: Any, schema: pa.Schema) -> Any:
 
 
 def to_text(fragment: FragmentMetadata) -> str:
-    """A fragment as text for `Changes`; equal for the same files and deletion vector."""
+    """A fragment as text for a `VersionEdit`; equal for the same files and deletion vector."""
     return json.dumps(fragment.to_json())

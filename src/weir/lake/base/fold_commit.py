@@ -27,13 +27,13 @@ from lance.fragment import FragmentMetadata
 from lance.mem_wal import CompactedSsTable
 
 from weir.errors import CommitConflict, InvalidInput, SnapshotExpired, StoreError, UnknownOutcome
-from weir.lake.api import require_weir_base
-from weir.lake.base.fence import check_fence, fence_base
+from weir.lake.api import Base, require_weir_base
+from weir.lake.base.fence import Fences, check_fence
 from weir.lake.base.fold import BaseFence, VersionEdit, combine, to_text
 from weir.lake.base.folded import folded_into, with_note
-from weir.lake.base.history import Commit, commits, find_commit
-from weir.lake.base.view import LanceBase
-from weir.lake.datasets import Datasets
+from weir.lake.base.history import Commit, History
+from weir.lake.base.repeating import repeated
+from weir.lake.datasets import Handles
 from weir.lake.lance_errors import lance_errors
 
 # Stored. Never change a value; add one.
@@ -46,7 +46,6 @@ LOAD: Final = "weir.bulk"
 
 Hide = Callable[[int, Sequence[int]], VersionEdit]
 """`hide(version, fragments)`: what the fold hides in fragments that others changed or added."""
-OpenBase = Callable[[int | None], LanceBase]
 
 
 def hide_nothing(_version: int, _fragments: Sequence[int]) -> VersionEdit:
@@ -54,90 +53,134 @@ def hide_nothing(_version: int, _fragments: Sequence[int]) -> VersionEdit:
     return VersionEdit()
 
 
-def commit_fold(
-    datasets: Datasets,
-    open_base: OpenBase,
-    changes: VersionEdit,
-    *,
-    claim: BaseFence,
-    planned_at: int,
-    fold_id: str,
-    properties: Mapping[str, str],
-    folded: Mapping[UUID, int],
-    number: int = 0,
-    hide: Hide | None = None,
-) -> int:
-    """Commit `changes`, planned on version `planned_at`, to the base; return their version.
+class Folds(Fences, History):
+    """The verbs of `Lake` that bring a fold into the base."""
 
-    All or nothing, and only once: a call with the same `fold_id` finds the earlier commit. The same
-    commit notes `folded` and the `number` of the fold. If other programs changed the base since the
-    plan, `hide` says what to hide in the fragments they touched; without `hide` that is a
-    `CommitConflict`. So are another compactor's fence, changed columns, and a base that was rolled
-    back (its generations may differ): plan anew if the claim still holds. `CorruptEntry` when it is
-    no longer the base of a weir table.
-    """
-    if planned_at < claim.fenced_at:
-        raise InvalidInput(
-            f"{datasets.uri}: the fold was planned on version {planned_at}, before its own fence at"
-            f" version {claim.fenced_at}; plan it again"
-        )
-    planned = open_base(planned_at)
-    checked, looked = planned, claim.fenced_at
-    what = f"committing fold {fold_id} of {datasets.uri} planned on version {planned_at}"
-    tried = False
-    for _ in datasets.env.attempts():
-        latest = open_base(None)
-        since = _since(datasets, looked, latest.version, what, tried=tried)
-        looked = latest.version
-        # An earlier attempt may have been applied although its answer was lost.
-        done = [commit.version for commit in since if commit.properties.get(FOLD) == fold_id]
-        if done:
-            return done[0]
-        for commit in since:
-            check_fence(datasets, claim.token, commit)
-            if commit.is_restore and commit.version > planned_at:
-                raise CommitConflict(
-                    f"{what}: the base was rolled back at version {commit.version}; run it again"
-                )
-        if latest.version != checked.version:
-            _require_same_table(planned, latest)
-            changes = _carried_over(checked, latest, changes, hide)
-            checked = latest
-        notes = _noted(latest, folded), planned.schema.primary_key, number
-        transaction = lance.Transaction(
-            read_version=latest.version,
-            operation=LanceOperation.Merge(
-                fragments=_fragments(latest, changes),
-                schema=with_note(latest.dataset.lance_schema, *notes, _loaded(latest, properties)),
-                preserves_nullability=True,
-            ),
-            transaction_properties={**properties, FOLD: fold_id},
-        )
+    datasets: Handles
+
+    def commit_fold(
+        self,
+        changes: VersionEdit,
+        *,
+        claim: BaseFence,
+        planned_at: int,
+        fold_id: str,
+        properties: Mapping[str, str],
+        folded: Mapping[UUID, int] | None = None,
+        number: int = 0,
+        hide: Hide | None = None,
+    ) -> int:
+        """See `Lake`."""
+        if planned_at < claim.fenced_at:
+            raise InvalidInput(
+                f"{self.uri}: the fold was planned on version {planned_at}, before its own fence at"
+                f" version {claim.fenced_at}; plan it again"
+            )
+        planned = self.open_base(planned_at)
+        checked, looked = planned, claim.fenced_at
+        what = f"committing fold {fold_id} of {self.uri} planned on version {planned_at}"
+        tried = False
+        for _ in self.datasets.env.attempts():
+            latest = self.open_base()
+            since = self._since(looked, latest.version, what, tried=tried)
+            looked = latest.version
+            # An earlier attempt may have been applied although its answer was lost.
+            done = [commit.version for commit in since if commit.properties.get(FOLD) == fold_id]
+            if done:
+                return done[0]
+            for commit in since:
+                check_fence(self.uri, claim.token, commit)
+                if commit.is_restore and commit.version > planned_at:
+                    raise CommitConflict(
+                        f"{what}: the base was rolled back at version {commit.version}; run it"
+                        " again"
+                    )
+            if latest.version != checked.version:
+                _require_same_table(planned, latest)
+                changes = _carried_over(checked, latest, changes, hide)
+                checked = latest
+            notes = _noted(latest, folded or {}), planned.schema.primary_key, number
+            transaction = lance.Transaction(
+                read_version=latest.version,
+                operation=LanceOperation.Merge(
+                    fragments=_fragments(latest, changes),
+                    schema=with_note(
+                        latest.dataset.lance_schema, *notes, _loaded(latest, properties)
+                    ),
+                    preserves_nullability=True,
+                ),
+                transaction_properties={**properties, FOLD: fold_id},
+            )
+            try:
+                with lance_errors(what):
+                    return self.datasets.commit(latest.dataset, transaction)
+            except CommitConflict:
+                tried = True  # guard: L-7
+                continue  # another commit took the version number; our put is dead
+            except StoreError as error:
+                return self._resolve_lost_answer(claim, fold_id, planned_at, error)
+        raise CommitConflict(f"{what}: other commits were faster, again and again; run it again")
+
+    def _since(self, after: int, until: int, what: str, *, tried: bool) -> list[Commit]:
         try:
-            with lance_errors(what):
-                return datasets.commit(latest.dataset, transaction)
-        except CommitConflict:
-            tried = True  # guard: L-7
-            continue  # another commit took the version number; our put is dead
-        except StoreError as error:
-            return _resolve_lost_answer(datasets, claim, fold_id, planned_at, error)
-    raise CommitConflict(f"{what}: other commits were faster, again and again; run it again")
+            return list(self.commits(after=after, until=until))
+        except SnapshotExpired:
+            if not tried:
+                raise
+            # L-7: the commit we lost to may be our own, from a request that a proxy repeated.
+            raise UnknownOutcome(
+                f"{what}: it is not known whether the commit succeeded, because the versions that"
+                " show it were cleaned up. Check whether its rows are in the base; if not, run it"
+                " again"
+            ) from None
+
+    def _resolve_lost_answer(
+        self, claim: BaseFence, fold_id: str, planned_at: int, error: StoreError
+    ) -> int:
+        """The version of the fold, after a commit whose answer was lost; raises `error` if none.
+
+        The put may still be in flight. A fence takes the version that the put aims at, or finds it
+        taken: after the fence, the fold is in the history or never will be.
+        """
+        fenced_at = self.fence_base(claim.token)
+        try:
+            done = self.find_commit(FOLD, fold_id, after=planned_at, until=fenced_at)
+        except SnapshotExpired:
+            raise error from None  # history cleaned up: the outcome is unknown, not a conflict
+        if done is None:
+            raise error
+        return done
+
+    def mark_compacted(self, marks: Mapping[UUID, int]) -> int | None:
+        """See `Lake`."""
+
+        def attempt() -> int | None:
+            base = self.open_base()
+            due = {shard: g for shard, g in marks.items() if g > base.marked.get(shard, 0)}
+            if not due:
+                return None
+            self._mark(base, due)
+            return self.datasets.latest().version
+
+        what = f"{self.uri}: marking generations as compacted"
+        return repeated(self.datasets.env, attempt, what)
+
+    def _mark(self, base: Base, marks: Mapping[UUID, int]) -> None:
+        if base.mem_wal is None:
+            raise InvalidInput(f"{self.uri} has no MemWAL index; nothing can be marked compacted")
+        # A separate handle: a merge moves the handle it is called on.
+        dataset = self.datasets.own(base.version)
+        # An empty merge is the only pylance operation that carries marks; any join column will do.
+        column = base.schema.primary_key[:1] or tuple(base.schema.arrow.names[:1])
+        with lance_errors(f"marking generations of {self.uri} as compacted"):
+            builder = dataset.merge_insert(list(column)).when_matched_update_all()
+            builder.mark_sstables_as_compacted(
+                [CompactedSsTable(str(shard), generation) for shard, generation in marks.items()]
+            )
+            builder.execute(dataset.schema.empty_table())
 
 
-def _since(datasets: Datasets, after: int, until: int, what: str, *, tried: bool) -> list[Commit]:
-    try:
-        return list(commits(datasets, after=after, until=until))
-    except SnapshotExpired:
-        if not tried:
-            raise
-        # L-7: the commit we lost to may be our own, from a request that a proxy repeated.
-        raise UnknownOutcome(
-            f"{what}: it is not known whether the commit succeeded, because the versions that show"
-            " it were cleaned up. Check whether its rows are in the base; if not, run it again"
-        ) from None
-
-
-def _require_same_table(planned: LanceBase, latest: LanceBase) -> None:
+def _require_same_table(planned: Base, latest: Base) -> None:
     """Raise unless a fold planned on `planned` is still valid on `latest`."""
     where = f"{latest.dataset.uri} at version {latest.version}"
     if planned.mem_wal is not None:
@@ -151,7 +194,7 @@ def _require_same_table(planned: LanceBase, latest: LanceBase) -> None:
 
 
 def _carried_over(
-    checked: LanceBase, latest: LanceBase, changes: VersionEdit, hide: Hide | None
+    checked: Base, latest: Base, changes: VersionEdit, hide: Hide | None
 ) -> VersionEdit:
     """`changes`, made for `checked`, adapted to `latest`, which has the same columns."""
     before, now = _texts(checked), _texts(latest)
@@ -173,7 +216,7 @@ def _carried_over(
     return combine([kept, hide(latest.version, others)]) if others else kept
 
 
-def _fragments(base: LanceBase, changes: VersionEdit) -> list[FragmentMetadata]:
+def _fragments(base: Base, changes: VersionEdit) -> list[FragmentMetadata]:
     """The fragments of `base` after `changes`. Lance drops those that have no row left."""
     texts = _texts(base)
     texts |= {_number(text): text for text in changes.updated}
@@ -203,7 +246,7 @@ def _without_rows(text: str, version: int) -> str:
     return json.dumps(raw)
 
 
-def _texts(base: LanceBase) -> dict[int, str]:
+def _texts(base: Base) -> dict[int, str]:
     return {f.fragment_id: to_text(f.metadata) for f in base.dataset.get_fragments()}
 
 
@@ -211,7 +254,7 @@ def _number(text: str) -> int:
     return int(json.loads(text)["id"])
 
 
-def _noted(base: LanceBase, folded: Mapping[UUID, int]) -> dict[UUID, int]:
+def _noted(base: Base, folded: Mapping[UUID, int]) -> dict[UUID, int]:
     """The generations that no mark covers once `folded` is in the base."""
     noted = folded_into(base.dataset)
     for shard, generation in folded.items():
@@ -219,66 +262,9 @@ def _noted(base: LanceBase, folded: Mapping[UUID, int]) -> dict[UUID, int]:
     return {shard: g for shard, g in noted.items() if g > base.marked.get(shard, 0)}
 
 
-def _loaded(base: LanceBase, properties: Mapping[str, str]) -> int:
+def _loaded(base: Base, properties: Mapping[str, str]) -> int:
     """The number of a load that is committed on `base`; 0 for a fold.
 
     Versions only rise, also where the base is rolled back, and so do these numbers.
     """
     return base.version + 1 if LOAD in properties else 0
-
-
-def _resolve_lost_answer(
-    datasets: Datasets, claim: BaseFence, fold_id: str, planned_at: int, error: StoreError
-) -> int:
-    """The version of the fold, after a commit whose answer was lost; raises `error` if none.
-
-    The put may still be in flight. A fence takes the version that the put aims at, or finds it
-    taken: after the fence, the fold is in the history or never will be.
-    """
-    fenced_at = fence_base(datasets, claim.token)
-    try:
-        done = find_commit(datasets, FOLD, fold_id, after=planned_at, until=fenced_at)
-    except SnapshotExpired:
-        raise error from None  # history cleaned up: the outcome is unknown, not a conflict
-    if done is None:
-        raise error
-    return done
-
-
-def mark_compacted(
-    datasets: Datasets, open_latest: Callable[[], LanceBase], marks: Mapping[UUID, int]
-) -> int | None:
-    """Record in the MemWAL index that these generations are in the base, for native readers.
-
-    Existing marks are left out; returns None when nothing is left to do. One commit. A mark never
-    goes back, so two compactors may both try.
-    """
-    for _ in datasets.env.attempts():
-        base = open_latest()
-        due = {shard: g for shard, g in marks.items() if g > base.marked.get(shard, 0)}
-        if not due:
-            return None
-        try:
-            _mark(datasets, base, due)
-        except CommitConflict:
-            continue
-        return datasets.latest().version
-    raise CommitConflict(
-        f"{datasets.uri}: marking generations as compacted lost every race"
-        " against other commits; run it again"
-    )
-
-
-def _mark(datasets: Datasets, base: LanceBase, marks: Mapping[UUID, int]) -> None:
-    if base.mem_wal is None:
-        raise InvalidInput(f"{datasets.uri} has no MemWAL index; nothing can be marked compacted")
-    # A separate handle: a merge moves the handle it is called on.
-    dataset = datasets.own(base.version)
-    # An empty merge is the only pylance operation that carries marks; any join column will do.
-    column = base.schema.primary_key[:1] or tuple(base.schema.arrow.names[:1])
-    with lance_errors(f"marking generations of {datasets.uri} as compacted"):
-        builder = dataset.merge_insert(list(column)).when_matched_update_all()
-        builder.mark_sstables_as_compacted(
-            [CompactedSsTable(str(shard), generation) for shard, generation in marks.items()]
-        )
-        builder.execute(dataset.schema.empty_table())

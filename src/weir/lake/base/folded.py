@@ -26,7 +26,7 @@ from uuid import UUID
 from lance.schema import LanceSchema
 
 from weir.errors import CorruptEntry
-from weir.format.protobuf import Field, message_classes
+from weir.format.lance_messages import MESSAGES
 from weir.lake.shared import SharedDataset
 
 # Stored. Never change a value; add one.
@@ -39,19 +39,6 @@ LOADED: Final = "weir:loaded"
 
 NOTED_COLUMNS: Final = 4
 """How many columns get a note: a column that is dropped takes its copy with it."""
-
-# The parts of a field in Lance's file format that are changed here; the rest is kept as it is.
-_MESSAGES = message_classes(
-    "weir.lance_field",
-    {
-        "Entry": [Field(1, "key", "string"), Field(2, "value", "bytes")],
-        "Column": [
-            Field(2, "name", "string"),
-            Field(4, "parent_id", "int32"),
-            Field(10, "metadata", "Entry", repeated=True),
-        ],
-    },
-)
 
 
 def noted_columns(dataset: SharedDataset, name: str = NOTE) -> list[str]:
@@ -103,7 +90,7 @@ def with_note(
     left = NOTED_COLUMNS
     changed = []
     for raw in protos:
-        column = _MESSAGES["Column"].FromString(raw)
+        column = MESSAGES["LanceField"].FromString(raw)
         is_numbered = bool(number) and column.parent_id < 0 and column.name in key
         replaced = {NOTE, *([NUMBER] if is_numbered else []), *([LOADED] if loaded else [])}
         kept = [entry for entry in column.metadata if entry.key not in replaced]

@@ -6,7 +6,7 @@ as the version of the commit; `cleanup_old_versions` removes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,8 @@ import lance
 
 from weir.errors import SnapshotExpired, StoreError
 from weir.format.expiry import selects_expired
-from weir.lake.datasets import Datasets
+from weir.lake.api import Lake
+from weir.lake.datasets import Handles
 from weir.lake.lance_errors import is_moved_index, lance_errors
 
 _OF_ROWS: Final = frozenset({"Append", "DataReplacement", "Delete", "Overwrite", "Update"})
@@ -52,21 +53,33 @@ class Commit:
         return not any(key.startswith(_MARKS) for key in self.properties)
 
 
-def commits(datasets: Datasets, *, after: int, until: int | None = None) -> Iterator[Commit]:
-    """The commit of each version above `after`, newest first. One read per version.
+class History(Lake):
+    """The verbs of `Lake` that read commits."""
 
-    Raises `SnapshotExpired` when one of them was cleaned up: its properties are lost.
-    """
-    dataset = datasets.own()  # reading a commit borrows the handle exclusively
-    newest = dataset.version if until is None else until
-    for version in range(newest, after, -1):
-        try:
-            yield read_commit(dataset, version)
-        except SnapshotExpired as error:
-            raise SnapshotExpired(
-                f"{datasets.uri}: the commit of version {version} cannot be read, perhaps because"
-                f" it was cleaned up, so the changes since version {after} are not known; try again"
-            ) from error
+    datasets: Handles
+
+    def commits(self, *, after: int, until: int | None = None) -> Iterator[Commit]:
+        """See `Lake`."""
+        dataset = self.datasets.own()  # reading a commit borrows the handle exclusively
+        newest = dataset.version if until is None else until
+        for version in range(newest, after, -1):
+            try:
+                yield read_commit(dataset, version)
+            except SnapshotExpired as error:
+                raise SnapshotExpired(
+                    f"{self.uri}: the commit of version {version} cannot be read, perhaps because"
+                    f" it was cleaned up, so the changes since version {after} are not known; try"
+                    " again"
+                ) from error
+
+    def read_commits(self, numbers: Sequence[int]) -> Iterator[Commit | None]:
+        """See `Lake`."""
+        dataset = self.datasets.own()
+        for number in numbers:
+            try:
+                yield read_commit(dataset, number)
+            except SnapshotExpired:
+                yield None
 
 
 def read_commit(dataset: lance.LanceDataset, version: int) -> Commit:
@@ -119,13 +132,3 @@ def _described(version: int, transaction: lance.Transaction) -> Commit:
         is_empty=is_empty,
         is_expiry=is_expiry,
     )
-
-
-def find_commit(
-    datasets: Datasets, key: str, value: str, *, after: int, until: int | None = None
-) -> int | None:
-    """The newest version above `after` whose commit has that property, or None."""
-    for commit in commits(datasets, after=after, until=until):
-        if commit.properties.get(key) == value:
-            return commit.version
-    return None

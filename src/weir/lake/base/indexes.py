@@ -6,7 +6,7 @@ the log) are read one by one. So a commit that conflicts with one beside it is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -14,8 +14,8 @@ import lance
 import pyarrow as pa
 
 from weir.errors import InvalidInput
+from weir.lake.api import Base, Lake
 from weir.lake.base.repeating import repeated
-from weir.lake.base.view import LanceBase
 from weir.lake.datasets import Datasets
 from weir.lake.index import METRICS, PARTITION_ROWS, PARTITIONS_MAX, is_text_type, is_vector_type
 from weir.lake.lance_errors import lance_errors
@@ -31,6 +31,8 @@ VECTORS: Final[tuple[str, ...]] = get_args(VectorKind)
 
 FLAT_ROWS_MAX: Final = PARTITION_ROWS * PARTITIONS_MAX
 """Up to this many rows a search by default probes every partition: a flat index misses nothing."""
+_BUILDS: Final = 5
+"""How often an index is built, which may take long, while commits beside it are in the way."""
 RESERVED: Final = "__"
 """Names of Lance's own entries, such as that of the MemWAL, begin so."""
 _NAMES: Final = {"inverted": TEXT, "labellist": "label_list"}
@@ -71,7 +73,58 @@ class IndexSpec:
     text: Mapping[str, bool | int | str | None] | None = None
 
 
-def list_indexes(base: LanceBase) -> list[TableIndex]:
+class Indexes(Lake):
+    """The verbs of `Lake` for indexes."""
+
+    datasets: Datasets
+
+    def indexes(self) -> list[TableIndex]:
+        """See `Lake`."""
+        return list_indexes(self.open_base())
+
+    def create_index(self, spec: IndexSpec) -> str:
+        """See `Lake`."""
+
+        def attempt() -> str:
+            base = self.open_base()
+            kind = _kind(spec, base)
+            name = _name(spec, kind, list_indexes(base))
+            # An own handle: making an index borrows it exclusively, and moves it.
+            dataset = self.datasets.own(base.version)
+            self.datasets.env.failpoint("index.opened")
+            try:
+                with lance_errors(f"making index {name!r} of {self.uri}"):
+                    _make(dataset, spec, kind, name, base)
+            except TypeError as error:  # what pylance raises for types that weir has no rule for
+                raise InvalidInput(f"index {name!r} of {self.uri}: {error}") from error
+            return name
+
+        what = f"{self.uri}: index on {spec.column!r}"
+        return repeated(self.datasets.env, attempt, what, most=_BUILDS)
+
+    def drop_index(self, name: str) -> None:
+        """See `Lake`."""
+
+        def attempt() -> None:
+            known = [index.name for index in self.indexes()]
+            if name not in known:
+                raise InvalidInput(f"{self.uri} has no index {name!r}; it has {known or 'none'}")
+            dataset = self.datasets.own()
+            with lance_errors(f"dropping index {name!r} of {self.uri}"):
+                dataset.drop_index(name)
+
+        repeated(self.datasets.env, attempt, f"{self.uri}: index {name!r}")
+
+    def optimize_indices(self, names: Sequence[str] | None = None) -> int:
+        """See `Lake`."""
+        dataset = self.datasets.own()
+        options: dict[str, Any] = {} if names is None else {"index_names": list(names)}
+        with lance_errors(f"updating the indexes of {self.uri}"):
+            dataset.optimize.optimize_indices(**options)
+        return int(self.datasets.latest().version)
+
+
+def list_indexes(base: Base) -> list[TableIndex]:
     """The indexes of that version, by name. No request for a base that is open."""
     rows = dict(base.fragments())
     with lance_errors(f"listing the indexes of {base.dataset.uri}"):
@@ -96,42 +149,7 @@ def _described(index: Any, rows: Mapping[int, int]) -> TableIndex:
     )
 
 
-def create_index(datasets: Datasets, latest: Callable[[], LanceBase], spec: IndexSpec) -> str:
-    """Make the index and return its name. `InvalidInput`, before anything is written, for one that
-    does not fit; `CommitConflict` when commits beside it changed the files again and again."""
-
-    def attempt() -> str:
-        base = latest()
-        kind = _kind(spec, base)
-        name = _name(spec, kind, list_indexes(base))
-        # An own handle: making an index borrows it exclusively, and moves it (weir.lake.shared).
-        dataset = datasets.own(base.version)
-        datasets.env.failpoint("index.opened")
-        try:
-            with lance_errors(f"making index {name!r} of {datasets.uri}"):
-                _make(dataset, spec, kind, name, base)
-        except TypeError as error:  # what pylance raises for types that weir has no rule for
-            raise InvalidInput(f"index {name!r} of {datasets.uri}: {error}") from error
-        return name
-
-    return repeated(attempt, f"{datasets.uri}: index on {spec.column!r}")
-
-
-def drop_index(datasets: Datasets, latest: Callable[[], LanceBase], name: str) -> None:
-    """Drop the index; `InvalidInput` names those that there are."""
-
-    def attempt() -> None:
-        known = [index.name for index in list_indexes(latest())]
-        if name not in known:
-            raise InvalidInput(f"{datasets.uri} has no index {name!r}; it has {known or 'none'}")
-        dataset = datasets.own()
-        with lance_errors(f"dropping index {name!r} of {datasets.uri}"):
-            dataset.drop_index(name)
-
-    repeated(attempt, f"{datasets.uri}: index {name!r}")
-
-
-def _kind(spec: IndexSpec, base: LanceBase) -> str:
+def _kind(spec: IndexSpec, base: Base) -> str:
     """The kind to make; `InvalidInput` when it does not fit the column."""
     schema = base.schema.plain
     if spec.column not in schema.names:
@@ -221,9 +239,7 @@ def _family(kind: str) -> str:
     return "vector" if kind.startswith("ivf_") else kind
 
 
-def _make(
-    dataset: lance.LanceDataset, spec: IndexSpec, kind: str, name: str, base: LanceBase
-) -> None:
+def _make(dataset: lance.LanceDataset, spec: IndexSpec, kind: str, name: str, base: Base) -> None:
     if kind not in VECTORS:
         lance_kind: Any = "INVERTED" if kind == TEXT else kind.upper()
         options: dict[str, Any] = dict(spec.text or {})

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
+from weir.env import Env
 from weir.errors import CommitConflict
 
 T = TypeVar("T")
-ATTEMPTS: Final = 5
 
 
-def repeated(attempt: Callable[[], T], what: str) -> T:
+def repeated(env: Env, attempt: Callable[[], T], what: str, *, most: int = 16) -> T:
     """The result of `attempt`, which reads the base, checks and commits, all of it again after a
-    `CommitConflict`; after five of them, a `CommitConflict` that says so."""
+    `CommitConflict`; after `most` of them, a `CommitConflict` that says so."""
     last: CommitConflict | None = None
-    for _ in range(ATTEMPTS):
+    for _ in env.attempts(most):
         try:
             return attempt()
         except CommitConflict as conflict:
             last = conflict
     raise CommitConflict(
-        f"{what}: other commits to the base were in the way {ATTEMPTS} times; nothing was changed."
+        f"{what}: other commits to the base were in the way {most} times; nothing was changed."
         " Try again when no compaction runs"
     ) from last

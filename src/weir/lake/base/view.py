@@ -19,8 +19,9 @@ from weir.format.expiry import Expire, expire_of
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.keys.index import rows_of_keys
+from weir.lake.base.fold import to_text
 from weir.lake.base.folded import fold_number, folded_into, load_number
-from weir.lake.base.resident_keys import ResidentKeys, identity
+from weir.lake.files import Columns, FileLookups, KeyedFile
 from weir.lake.filters import filter_batches, filter_columns, is_for_lance
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
@@ -34,20 +35,28 @@ SCAN_BATCH_ROWS: Final = 65_536
 """Rows per batch of a scan: large enough to hide Python's overhead, small enough to stream."""
 LOOKUP_KEYS_MAX: Final = 10_000
 """Keys per index query; larger lookups are split into several queries."""
+HELD_KEYS_MAX: Final = 8 * 1024 * 1024
+"""The keys of a larger base are not held in memory."""
+_FRAGMENTS_MAX: Final = 64
+"""With more fragments a scalar index is as fast."""
+_ROWS_PER_LOOKUP: Final = 32_768
+"""Reading the keys of this many rows costs what one lookup saves by skipping a scalar index."""
 
 
 class LanceBase:
     """One version of the base table; never changes. Safe to share between threads."""
 
+    is_lance = True
+
     def __init__(
         self,
         dataset: SharedDataset,
         load_manifest: Callable[[], BaseManifest],
-        resident: ResidentKeys,
+        lookups: FileLookups,
     ) -> None:
         self.dataset = dataset
         self._load_manifest = load_manifest
-        self._resident = resident
+        self._files = lookups
         self._warned_of_duplicates = False
         self._lookups = 0  # a hint; a count lost between two threads does no harm
         self._empty: dict[tuple[str, ...], pa.Table] = {}
@@ -195,14 +204,15 @@ class LanceBase:
         """The rows of `keys`, in no promised order.
 
         Uses the key's scalar index if there is one, or keys held in memory once that is worth it
-        (`resident_keys`). A large base without an index is read once per 10,000 keys.
+        (`weir.lake.files`). A large base without an index is read once per 10,000 keys.
         """
         wanted = self.schema.plain.names if columns is None else list(columns)
         if keys.num_rows == 0 or self.rows == 0:
             return self.empty(wanted)
         self._lookups += 1
-        if self._resident.is_cheaper(self, self._lookups):
-            found = self._resident.lookup(self, keys, wanted)
+        if self.holds_keys(self._lookups):
+            held = self._files.lookup(self._keyed_files, self.schema, keys, wanted)
+            found = self.empty(wanted) if held is None else held
         else:
             found = pa.concat_tables(
                 self._query(keys.slice(start, LOOKUP_KEYS_MAX), wanted)
@@ -210,6 +220,37 @@ class LanceBase:
             )
         self._warn_of_duplicates(found)  # guard: L-8
         return found
+
+    def holds_keys(self, lookups: int) -> bool:
+        """Whether holding the keys in memory beats querying Lance, after `lookups` here."""
+        if self.rows > HELD_KEYS_MAX:
+            return False
+        if not self.has_key_index:
+            return True  # Lance would read every key for this one lookup too
+        few = len(self._keyed_files) <= _FRAGMENTS_MAX
+        return few and lookups * _ROWS_PER_LOOKUP >= self.rows
+
+    @cached_property
+    def _keyed_files(self) -> list[KeyedFile]:
+        return [self._keyed_file(fragment) for fragment in self.dataset.get_fragments()]
+
+    def _keyed_file(self, fragment: lance.LanceFragment) -> KeyedFile:
+        key, number = self.schema.primary_key, fragment.fragment_id
+
+        def read_keys() -> pa.Table:
+            return pa.Table.from_batches(self.scan(key, fragments=[number]), self.empty(key).schema)
+
+        return KeyedFile(
+            to_text(fragment.metadata),
+            self._where,
+            self._with_ids(key),
+            read_keys,
+            lambda: self.fragment(number),
+            self._with_ids,
+        )
+
+    def _with_ids(self, names: Sequence[str]) -> Columns:
+        return tuple((name, self.schema.field_ids[name]) for name in names)
 
     def _warn_of_duplicates(self, found: pa.Table) -> None:
         """Warn about two rows of one key: another program wrote them, and all are shown (L-8)."""
@@ -252,11 +293,6 @@ class LanceBase:
     def deleted_rows(self) -> int:
         """Rows that files of this version hold and that are deleted, from the manifest alone."""
         return sum(f.metadata.num_deletions for f in self.dataset.get_fragments())
-
-    @cached_property
-    def identities(self) -> list[tuple[int, str]]:
-        """Id and description of each fragment; see `resident_keys`."""
-        return [(f.fragment_id, identity(f.metadata)) for f in self.dataset.get_fragments()]
 
     @cached_property
     def has_key_index(self) -> bool:

@@ -5,51 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from google.protobuf.message import DecodeError
-
 from weir.format import paths
 from weir.format.base_manifest import MEM_WAL_INDEX
-from weir.format.lance_file import (
-    manifest_offset,
-    parse_version_name,
-    section,
-    unusable,
-    version_name,
-)
-from weir.format.protobuf import Field, message_classes
+from weir.format.lance_file import parse_version_name, unusable, version_name
+from weir.format.lance_messages import read_indices, read_manifest
 from weir.store.api import Store
 from weir.types import Version
-
-# Stored by Lance. Never change a number.
-_MESSAGES = message_classes(
-    "weir.borrowed",
-    {
-        "Uuid": [Field(1, "uuid", "bytes")],
-        "DataFile": [Field(1, "path", "string"), Field(7, "base_id", "uint32")],
-        "DeletionFile": [
-            Field(2, "read_version", "uint64"),
-            Field(3, "id", "uint64"),
-            Field(7, "base_id", "uint32"),
-        ],
-        "Fragment": [
-            Field(1, "id", "uint64"),
-            Field(2, "files", "DataFile", repeated=True),
-            Field(3, "deletion_file", "DeletionFile"),
-        ],
-        "BasePath": [Field(1, "id", "uint32"), Field(4, "path", "string")],
-        "Manifest": [
-            Field(2, "fragments", "Fragment", repeated=True),
-            Field(6, "index_section", "uint64"),
-            Field(18, "base_paths", "BasePath", repeated=True),
-        ],
-        "IndexMetadata": [
-            Field(1, "uuid", "Uuid"),
-            Field(3, "name", "string"),
-            Field(9, "base_id", "uint32"),
-        ],
-        "IndexSection": [Field(1, "indices", "IndexMetadata", repeated=True)],
-    },
-)
 
 
 def borrowed_places(store: Store, version: int | None = None) -> set[str]:
@@ -74,50 +35,37 @@ def named_files(store: Store, version: Version) -> Callable[[str], bool]:
     """
     place = paths.base_version_path(version_name(version))
     raw, path = store.get(place).data, f"{store.uri}/{place}"
+    manifest = read_manifest(raw, path=path)
+    indices = read_indices(raw, manifest, path=path)
     named: set[str] = set()
+    for fragment in manifest.fragments:
+        # Beside a file of rows, Lance may keep a folder of that name for what does not fit.
+        named |= {f"data/{file.path.removesuffix('.lance')}" for file in fragment.files}
+        if fragment.HasField("deletion_file"):
+            deleted = fragment.deletion_file
+            named.add(f"_deletions/{fragment.id}-{deleted.read_version}-{deleted.id}")
     try:
-        manifest = _MESSAGES["Manifest"].FromString(
-            section(raw, manifest_offset(raw, path=path), path=path)
-        )
-        for fragment in manifest.fragments:
-            # Beside a file of rows, Lance may keep a folder of that name for what does not fit.
-            named |= {f"data/{file.path.removesuffix('.lance')}" for file in fragment.files}
-            if fragment.HasField("deletion_file"):
-                deleted = fragment.deletion_file
-                named.add(f"_deletions/{fragment.id}-{deleted.read_version}-{deleted.id}")
-        if manifest.HasField("index_section"):
-            indices = _MESSAGES["IndexSection"].FromString(
-                section(raw, manifest.index_section, path=path)
-            )
-            named |= {f"_indices/{UUID(bytes=index.uuid.uuid)}" for index in indices.indices}
-    except (DecodeError, ValueError) as error:
+        named |= {f"_indices/{UUID(bytes=index.uuid.uuid)}" for index in indices.indices}
+    except ValueError as error:
         raise unusable(path, error) from error
     return lambda file: "/".join(file.split("/")[:2]).partition(".")[0] in named
 
 
 def _places(raw: bytes, path: str) -> set[str]:
-    try:
-        manifest = _MESSAGES["Manifest"].FromString(
-            section(raw, manifest_offset(raw, path=path), path=path)
-        )
-        ids = {file.base_id for f in manifest.fragments for file in f.files if _borrows(file)}
-        ids |= {
-            fragment.deletion_file.base_id
-            for fragment in manifest.fragments
-            if fragment.HasField("deletion_file") and _borrows(fragment.deletion_file)
-        }
-        if manifest.HasField("index_section"):
-            indices = _MESSAGES["IndexSection"].FromString(
-                section(raw, manifest.index_section, path=path)
-            )
-            # The MemWAL entry has no files.
-            ids |= {
-                index.base_id
-                for index in indices.indices
-                if _borrows(index) and index.name != MEM_WAL_INDEX
-            }
-    except DecodeError as error:
-        raise unusable(path, error) from error
+    manifest = read_manifest(raw, path=path)
+    indices = read_indices(raw, manifest, path=path)
+    ids = {file.base_id for f in manifest.fragments for file in f.files if _borrows(file)}
+    ids |= {
+        fragment.deletion_file.base_id
+        for fragment in manifest.fragments
+        if fragment.HasField("deletion_file") and _borrows(fragment.deletion_file)
+    }
+    # The MemWAL entry has no files.
+    ids |= {
+        index.base_id
+        for index in indices.indices
+        if _borrows(index) and index.name != MEM_WAL_INDEX
+    }
     return {base.path for base in manifest.base_paths if base.id in ids}
 
 

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
 
+import lance
 import numpy as np
 import pyarrow as pa
-from lance.fragment import FragmentSession
 
-from weir.env import Env
 from weir.format import bloom, paths
-from weir.format.keys import pk_values
 from weir.format.nested import as_type
 from weir.format.schema import (
     FIELD_ID,
@@ -30,10 +28,9 @@ from weir.format.schema import (
     align_batch,
     is_same_column,
 )
-from weir.keys.index import Codes, KeyIndex, codes_of_keys, rows_of_keys
-from weir.lake.base.blocks import RowBlocks
 from weir.lake.base.view import SCAN_BATCH_ROWS
 from weir.lake.cache import ByteCache
+from weir.lake.files import Columns, FileLookups, KeyedFile
 from weir.lake.filters import filter_rows
 from weir.lake.lance_errors import lance_errors
 from weir.lake.live_rows import RowRange, has_dense_deletes, scan_past_deletes
@@ -41,37 +38,11 @@ from weir.lake.schemas import with_field_ids
 from weir.lake.shared import SharedDataset
 from weir.store.api import ObjectMissing, Store
 
-KEY_CACHE_BYTES: Final = 256 * 1024 * 1024
-"""Limit on the key indexes of one table's SSTables together (16 million keys)."""
 BLOOM_CACHE_BYTES: Final = 32 * 1024 * 1024
 """Limit on the Bloom filters together (a thousand SSTables)."""
 COLD_LOOKUPS: Final = 8
 """Lookups in an SSTable that check its Bloom filter first; the next one reads its keys."""
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
-
-_SESSIONS_LIMIT: Final = 512
-"""Open fragments kept for lookups, one per SSTable and choice of columns."""
-
-
-class SsTableCaches:
-    """What lookups keep between calls, for all SSTables of one table."""
-
-    def __init__(self, env: Env, rows: RowBlocks) -> None:
-        self.rows = rows
-        self.keys: ByteCache[KeyIndex] = ByteCache(KEY_CACHE_BYTES, env)
-        self.blooms: ByteCache[bloom.BloomFilter] = ByteCache(BLOOM_CACHE_BYTES, env)
-        self.sessions: ByteCache[FragmentSession] = ByteCache(_SESSIONS_LIMIT, env)
-        self._coded: tuple[pa.Table, Codes] | None = None
-
-    def codes(self, keys: pa.Table, names: Sequence[str]) -> Codes:
-        """What a key index compares.
-
-        The last codes are cached: one SSTable after the other is searched for the same keys.
-        """
-        known = self._coded
-        if known is None or known[0] is not keys:
-            self._coded = known = (keys, codes_of_keys(pk_values(keys, names)))
-        return known[1]
 
 
 @dataclass(frozen=True)
@@ -82,6 +53,10 @@ class _Projection:
     source: pa.Schema
     target: pa.Schema
     is_same: bool
+
+    @cached_property
+    def stored(self) -> Columns:
+        return tuple((name, 0) for name in self.source_names)
 
     @cached_property
     def empty(self) -> pa.Table:
@@ -128,13 +103,15 @@ class LanceSsTable:
         path: str,
         schema: TableSchema,
         store: Store,
-        caches: SsTableCaches,
+        lookups: FileLookups,
+        blooms: ByteCache[bloom.BloomFilter],
     ) -> None:
         self.dataset = dataset
         self._path = path
         self.schema = schema
         self._store = store
-        self._caches = caches
+        self._lookups = lookups
+        self._blooms = blooms
         self._projections: dict[tuple[str, ...], _Projection] = {}
         self._cold_lookups = 0
 
@@ -204,42 +181,24 @@ class LanceSsTable:
         Bloom filter, and of the key columns when the filter says 'perhaps'.
         """
         wanted = self._wanted(columns)
-        index = self._index_of(keys)
-        if index is None:
-            return self._projection(wanted).empty
-        names = self.schema.primary_key
-        candidates = index.find_codes(self._caches.codes(keys, names))
-        if len(candidates) == 0:
-            return self._projection(wanted).empty
-        # Hashes only yield candidates, whose keys are compared with the requested ones.
-        is_exact = len(names) == 1 and KeyIndex.is_exact(self.schema.arrow.field(names[0]).type)
-        extra = [] if is_exact else [name for name in names if name not in wanted]
-        projection = self._projection((*extra, *wanted))
-        session = self._session(projection)
-        file = (self._path, tuple(projection.source_names))
-        with lance_errors(f"looking up keys in {self.dataset.uri}"):
-            taken = self._caches.rows.take(file, len(index), candidates, session.take)
-        rows = projection.apply(taken)
-        return rows if is_exact else rows_of_keys(rows, keys, names).select(wanted)
+        found = self._lookups.lookup([self._file], self.schema, keys, wanted)
+        return self._projection(wanted).empty if found is None else found
 
     def _wanted(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         names = self._all_columns if columns is None else columns
         return (*(name for name in names if name != TOMBSTONE), TOMBSTONE)
 
-    def _index_of(self, keys: pa.Table) -> KeyIndex | None:
-        """The index of the live rows' keys; None when the filter rules out all of `keys`."""
-        index = self._caches.keys.get(self._path)
-        if index is not None:
-            return index
+    def _excludes(self, keys: pa.Table) -> bool:
+        """True when the Bloom filter says that none of `keys` is here."""
         self._cold_lookups += 1  # a hint; a count lost between two threads does no harm
         if self._cold_lookups <= COLD_LOOKUPS and self.rows <= bloom.USEFUL_KEYS:
             perhaps = self._bloom().might_contain(
                 [keys.column(name) for name in self.schema.primary_key]
             )
             if not perhaps.any():
-                return None
+                return True
         self._cold_lookups = 0  # if the index is evicted, it is not read again at once
-        return self._caches.keys.get_or_make(self._path, self._load_keys, lambda made: made.nbytes)
+        return False
 
     def _bloom(self) -> bloom.BloomFilter:
         path = f"{self._path}/{paths.BLOOM_FILTER}"
@@ -252,24 +211,30 @@ class LanceSsTable:
                 # The file is optional: pylance never reads it.
                 return bloom.BloomFilter.from_bytes(bloom.FULL)
 
-        return self._caches.blooms.get_or_make(path, load, lambda _: bloom.BLOOM_BYTES)
+        return self._blooms.get_or_make(path, load, lambda _: bloom.BLOOM_BYTES)
 
-    def _load_keys(self) -> KeyIndex:
-        # The live rows in order: position i is what a fragment's `take` calls row i.
-        names = self.schema.primary_key
-        projection = self._projection(names)
-        batches = list(self._read(projection, None))
-        return KeyIndex(pk_values(pa.Table.from_batches(batches, projection.target), names))
+    @cached_property
+    def _file(self) -> KeyedFile:
+        return KeyedFile(
+            self._path,
+            self.dataset.uri,
+            self._projection(tuple(self.schema.primary_key)).stored,
+            self._read_keys,
+            self._fragment,
+            lambda names: self._projection(tuple(names)).stored,
+            lambda rows, names: self._projection(tuple(names)).apply(rows),
+            self._excludes,
+        )
 
-    def _session(self, projection: _Projection) -> FragmentSession:
-        def make() -> FragmentSession:
-            fragments = self.dataset.get_fragments()
-            if len(fragments) != 1:
-                raise ValueError(f"an SSTable has one fragment, this one has {len(fragments)}")
-            return fragments[0].open_session(columns=projection.source_names)
+    def _read_keys(self) -> pa.Table:
+        projection = self._projection(tuple(self.schema.primary_key))
+        return pa.Table.from_batches(self._read(projection, None), projection.target)
 
-        key = (self._path, tuple(projection.source_names))
-        return self._caches.sessions.get_or_make(key, make, lambda _: 1)
+    def _fragment(self) -> lance.LanceFragment:
+        fragments = self.dataset.get_fragments()
+        if len(fragments) != 1:
+            raise ValueError(f"an SSTable has one fragment, this one has {len(fragments)}")
+        return fragments[0]
 
     @cached_property
     def _all_columns(self) -> list[str]:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, Self
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -24,7 +24,6 @@ from weir.env import Bell, Thread
 from weir.errors import CommitConflict, SnapshotExpired, WeirError
 from weir.lake.base.fence import FENCE
 from weir.lake.base.fold import BaseFence
-from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.upkeep.compact.finish import Findings, Finisher
 from weir.upkeep.compact.jobs import FoldProgress, Job, JobRecord, Jobs
@@ -51,7 +50,7 @@ def take_claim(core: Core, record: JobRecord, report: Findings | None = None) ->
     `CommitConflict` when this process slept, and the place of its fence was cleaned up.
     """
     core.env.failpoint("compact.claimed")
-    version = cast("PylanceLake", core.lake).fence_base(record.token)
+    version = core.lake.fence_base(record.token)
     fence = BaseFence(record.token, require_above_base_floor(core, version))
     core.env.failpoint("compact.fenced")
     claim = Claim(core, record, fence, report or Completed())
@@ -183,11 +182,10 @@ class Claim:
 
     def require_since(self, version: int) -> None:
         """Raise `CommitConflict` when another holder fenced the base after that version."""
-        lake = cast("PylanceLake", self._core.lake)
         try:
             alone = all(
-                properties.get(FENCE) in (None, self.fence.token)
-                for _, properties in lake.commit_properties(after_version=version)
+                commit.properties.get(FENCE) in (None, self.fence.token)
+                for commit in self._core.lake.commits(after=version)
             )
         except SnapshotExpired:
             # Those versions were cleaned up (G-12): the claim itself has to decide.

@@ -11,12 +11,11 @@ marks tell all others to skip them. Collection takes them out after `min_age` (X
 from __future__ import annotations
 
 import logging
-from typing import Protocol, cast
+from typing import Protocol
 from uuid import UUID
 
 from weir.errors import SnapshotExpired
 from weir.lake.base.fold_commit import FOLD
-from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.upkeep.compact.jobs import FoldProgress, Job
 from weir.upkeep.compact.logs import advance_over_folded
@@ -42,14 +41,10 @@ class Finisher:
         self.reached: dict[UUID, FoldProgress] = {}
         """What the finished jobs added to the base, for the last record of the claim (L-8)."""
 
-    @property
-    def _lake(self) -> PylanceLake:
-        return cast("PylanceLake", self.core.lake)
-
     def complete(self, job: Job) -> None:
         """Finish a dead compactor's job if it was committed; after the fence it cannot be."""
         try:
-            version = self._lake.find_commit(FOLD, job.id, after_version=job.planned_at)
+            version = self.core.lake.find_commit(FOLD, job.id, after=job.planned_at)
             if version is not None and version <= base_floor(self.core):
                 raise SnapshotExpired(f"its base version {version} may be cleaned up already")
         except SnapshotExpired as gone:
@@ -57,8 +52,8 @@ class Finisher:
                 f"job {job.id} of an earlier compaction was not completed: {gone}"
             )
             # The base itself has a note of every fold that it contains (L-7).
-            base = self._lake.open_base()
-            self._lake.mark_compacted(base.compacted)
+            base = self.core.lake.open_base()
+            self.core.lake.mark_compacted(base.compacted)
             version = None
         if version is not None:  # guard: L-4 test_compaction
             self.finish(job)
@@ -69,7 +64,7 @@ class Finisher:
     def finish(self, job: Job) -> None:
         """Do everything that follows the base commit; each step may be repeated."""
         if job.folded_generations:
-            self._lake.mark_compacted(job.folded_generations)
+            self.core.lake.mark_compacted(job.folded_generations)
         for cut in (cut for cut in job.snapshot.cuts if cut.sstables):
             self._note(cut.shard, FoldProgress.of(int(table.generation) for table in cut.sstables))
         self.core.env.failpoint("compact.marked")

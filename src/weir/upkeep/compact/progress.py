@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 from weir.errors import CommitConflict, CorruptEntry, MissingEntry, SnapshotExpired
 from weir.lake.api import Base
 from weir.lake.base.versions import RESTORE
-from weir.lake.base.view import LanceBase
-from weir.lake.pylance_lake import PylanceLake
 from weir.records.lineage import Lineage, read_lineage
 from weir.routing.core import CONCURRENCY, Core
 from weir.upkeep.compact.jobs import FoldProgress, Jobs
@@ -59,19 +57,17 @@ def _few(numbers: tuple[int, ...]) -> str:
 
 def may_have_lost(base: Base, reached: Mapping[UUID, FoldProgress]) -> list[UUID]:
     """Shards of which the base holds less than it did, to be checked further. No request."""
-    number = base.fold_number if isinstance(base, LanceBase) else None
     return [
         shard
         for shard, mark in reached.items()
-        if mark.generation > base.compacted.get(shard, 0)
-        or (number is not None and mark.passed > number)
+        if mark.generation > base.compacted.get(shard, 0) or mark.passed > base.fold_number
     ]
 
 
 def find_lost(core: Core) -> tuple[Base, list[Lost]]:
     """The base, and what it lost. Two requests, a listing; two more for each suspicious shard."""
     base = core.base()
-    for _ in range(_LOOKS):
+    for _ in core.env.attempts(_LOOKS, first_delay=0):
         jobs = Jobs(core.store)
         record = jobs.latest()
         # Opened after the record was read, so it contains what was folded by then.
@@ -82,7 +78,6 @@ def find_lost(core: Core) -> tuple[Base, list[Lost]]:
         looked = core.env.threads.map(
             lambda shard: core.log(shard).latest(), shards, workers=CONCURRENCY
         )
-        number = base.fold_number if isinstance(base, LanceBase) else 0
         found = []
         for shard, manifest in zip(shards, looked, strict=True):
             if manifest is None:
@@ -90,8 +85,9 @@ def find_lost(core: Core) -> tuple[Base, list[Lost]]:
             mark, now = record.reached[shard], base.compacted.get(shard, 0)
             listed = {int(table.generation) for table in manifest.sstables}
             gone = tuple(g for g in mark.above(now) if g not in listed)
-            if gone or mark.passed > number:
-                found.append(Lost(shard, mark.generation, now, gone, mark.passed > number))
+            if gone or mark.passed > base.fold_number:
+                is_past = mark.passed > base.fold_number
+                found.append(Lost(shard, mark.generation, now, gone, is_past))
         again = jobs.latest()
         if again is not None and again.seq == record.seq:
             return base, found
@@ -111,14 +107,15 @@ def unfinished_restore(core: Core, before: Lineage | None) -> str | None:
     if now is not None and (now.state == "restoring" or now != before):  # guard: L-8
         return str(now.restored and now.restored.checkpoint)
     record = Jobs(core.store).latest()
-    lake = cast("PylanceLake", core.lake)
     try:
-        for version, properties in lake.commit_properties(after_version=0):
-            if record is None or not may_have_lost(lake.open_base(version), record.reached):
+        for commit in core.lake.commits(after=0):
+            if record is None or not may_have_lost(
+                core.lake.open_base(commit.version), record.reached
+            ):
                 # guard: L-8 test_rolled_back_base
                 return None  # the base was whole here: a later commit took it back
-            if RESTORE in properties:  # guard: L-8 test_two_restores_at_once
-                return properties[RESTORE]
+            if RESTORE in commit.properties:  # guard: L-8 test_two_restores_at_once
+                return commit.properties[RESTORE]
     except (SnapshotExpired, MissingEntry):
         pass  # cleaned up
     return None

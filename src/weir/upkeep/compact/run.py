@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, cast
+from typing import Final, Literal
 from uuid import UUID
 
 from weir.durations import Duration, seconds
@@ -31,8 +31,6 @@ from weir.format.manifest import ShardManifest
 from weir.lake.api import Base
 from weir.lake.base.fold import BaseFence, VersionEdit, combine
 from weir.lake.base.fold_commit import hide_nothing
-from weir.lake.base.view import LanceBase
-from weir.lake.pylance_lake import PylanceLake
 from weir.meters import COMPACT, COMPACT_ROWS, COMPACT_SECONDS, Facts
 from weir.read.survey import ShardSurvey, Survey, survey
 from weir.routing.core import Core
@@ -183,10 +181,6 @@ class _Run:
             "weir.epochs": [int(cut.epoch) for cut in cuts],
         }
 
-    @property
-    def lake(self) -> PylanceLake:
-        return cast("PylanceLake", self.core.lake)
-
     def fold(self, *, cluster: bool, lease: float) -> CompactReport:
         self.report.engine = self.runner.name
         jobs = Jobs(self.core.store)
@@ -237,11 +231,11 @@ class _Run:
 
     def _fold(self, seen: Survey, claim: Claim, *, cluster: bool) -> Collection[UUID]:
         """Fold what waits, in one commit; returns the shards whose logs were folded as they are."""
-        base = cast("LanceBase", seen.base)
+        base = seen.base
         if _is_unmarked(base):
             # L-7: another program restored a version from between a fold's commit and its mark.
-            self.lake.mark_compacted(base.compacted)
-            base = cast("LanceBase", self.core.base())
+            self.core.lake.mark_compacted(base.compacted)
+            base = self.core.base()
             seen = replace(seen, base=base)
         waiting = self._pending(seen)
         if not waiting:
@@ -312,13 +306,13 @@ class _Run:
         def hide(version: int, fragments: Sequence[int]) -> VersionEdit:
             # L-8: others changed the base since the plan. The rows to write are the same; only new
             # or changed fragments are searched for the rows they replace.
-            base = self.lake.open_base(version)
+            base = self.core.lake.open_base(version)
             tasks = hide_tasks(job, base, fragments, self.runner.slots)
             results = self.runner.run(self.core, tasks, self.progress)
             return combine(VersionEdit.from_json(result["changes"]) for result in results)
 
         try:
-            version = self.lake.commit_fold(
+            version = self.core.lake.commit_fold(
                 changes,
                 claim=fence,
                 planned_at=job.planned_at,

@@ -20,8 +20,8 @@ from msgspec import structs
 from weir.format.keys import pk_type
 from weir.format.manifest import SsTable
 from weir.keys.numbers import is_whole
+from weir.lake.api import Base
 from weir.lake.base import fold
-from weir.lake.base.view import LanceBase
 from weir.read.reader import Unit, units_of
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
@@ -48,7 +48,7 @@ _ALL_ROWS: Final = 1 << 40
 
 def make_tasks(
     job: Job,
-    base: LanceBase,
+    base: Base,
     waiting: Sequence[PendingShard],
     *,
     engine: Literal["local", "spark"],
@@ -80,7 +80,7 @@ def make_tasks(
     ]
 
 
-def hide_tasks(job: Job, base: LanceBase, fragments: Sequence[int], slots: int) -> list[Task]:
+def hide_tasks(job: Job, base: Base, fragments: Sequence[int], slots: int) -> list[Task]:
     """Tasks that look for the job's keys in `fragments` of a base newer than the planned one."""
     snapshot = replace(job.snapshot, base_version=base.version).to_json()
     return [
@@ -89,7 +89,7 @@ def hide_tasks(job: Job, base: LanceBase, fragments: Sequence[int], slots: int) 
     ]
 
 
-def _one_piece(base: LanceBase) -> int:
+def _one_piece(base: Base) -> int:
     """How many keys one task in process may hold."""
     dtype = pk_type(base.schema.key_schema, base.schema.primary_key)
     return STREAMED_ROWS if is_whole(dtype) else STREAMED_TEXTS
@@ -118,7 +118,7 @@ def _only(snapshot: Snapshot, cut: ShardCut, sstables: Sequence[SsTable]) -> Sna
 
 
 def _shares(
-    base: LanceBase, waiting: Sequence[PendingShard], slots: int, nbytes: int
+    base: Base, waiting: Sequence[PendingShard], slots: int, nbytes: int
 ) -> Iterator[dict[str, Any]]:
     """Shards grouped to the size of a task; a group too large for one task is cut into pieces."""
     groups = _groups(waiting, slots, nbytes)
@@ -152,7 +152,7 @@ def _groups(waiting: Sequence[PendingShard], slots: int, nbytes: int) -> list[li
 
 
 def _pieces(
-    base: LanceBase, group: Sequence[PendingShard], rows_max: int, bytes_max: int
+    base: Base, group: Sequence[PendingShard], rows_max: int, bytes_max: int
 ) -> Iterator[tuple[int, int, list[int] | None]]:
     """Runs of whole units within the bounds, as (first, end), and parts of larger units."""
     of = {w.cut.shard: w for w in group}
@@ -194,7 +194,7 @@ def _unit_size(unit: Unit, one: PendingShard) -> tuple[int, int]:
 
 
 def fragment_shares(
-    base: LanceBase, rows: int, slots: int, *, only: frozenset[int] | None = None
+    base: Base, rows: int, slots: int, *, only: frozenset[int] | None = None
 ) -> list[dict[str, Any]]:
     """The base's fragments in shares of about equal rows, for tasks that look for `rows` keys."""
     fragments = [(f, count) for f, count in base.fragments() if only is None or f in only]

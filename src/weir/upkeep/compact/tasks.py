@@ -9,7 +9,7 @@ A task that is run twice writes files twice; the result that arrives names one s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 import numpy as np
@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import KeySet
+from weir.lake.api import Base, Scanned
 from weir.lake.base import fold
-from weir.lake.base.view import LanceBase
-from weir.lake.sstable.read import LanceSsTable
-from weir.merge.levels import Scanned, shaped
+from weir.merge.levels import shaped
 from weir.merge.merge import key_type, no_keys, winners
 from weir.pace import paced
 from weir.read.reader import SnapshotReader, Unit
@@ -41,7 +40,7 @@ CLUSTER_ROWS: Final = fold.ROWS_PER_FILE
 def fold_whole(core: Core, task: Task) -> Result:
     """Fold the whole job in memory, writing rows while looking for the rows they replace."""
     reader = _reader(core, task)
-    base, schema = _base(reader), reader.schema
+    base, schema = reader.base, reader.schema
     levels = reader.levels()
     seen = no_keys(schema, levels)
     batches: list[pa.RecordBatch] = []
@@ -82,7 +81,7 @@ def fold_streamed(core: Core, task: Task) -> Result:
 
     changes, written, deleted = _write_live(reader, noted(), cluster=task["cluster"])
     keys = pa.Table.from_batches(parts, schema.key_schema)
-    hidden = fold.delete_keys(_base(reader), keys, core.env, known=seen)
+    hidden = fold.delete_keys(reader.base, keys, core.env, known=seen)
     return _result(fold.combine([changes, hidden]), written, deleted)
 
 
@@ -109,10 +108,12 @@ def _piece_winners(
     """The rows of a piece that nothing newer replaces; memory holds the keys of the piece."""
     first, end = task["units"]
     schema = reader.schema
-    own: list[Scanned] = [*reader.open_units(units[first:end])]
-    if task["within"] is not None:
+    own: Sequence[Scanned]
+    if task["within"] is None:
+        own = reader.open_units(units[first:end])
+    else:
         offset, limit = task["within"]
-        own = [cast("LanceSsTable", level).part((offset, limit)) for level in own]
+        own = [reader.open_part(unit, (offset, limit)) for unit in units[first:end]]
     newer = reader.open_units(units[:first])
     rows = sum(level.rows for level in own)
     beaten = KeySet(key_type(schema), rows)
@@ -165,7 +166,7 @@ def _write_live(
     rows = live()
     if cluster and schema.primary_key:
         rows = _clustered(rows, schema)
-    changes = fold.write_rows(_base(reader), rows)
+    changes = fold.write_rows(reader.base, rows)
     return changes, written, deleted
 
 
@@ -179,13 +180,11 @@ def hide_rows(core: Core, task: Task) -> Result:
     """Deletion vectors for a share of the base's fragments, over all keys of the job."""
     reader = _reader(core, task)
     levels = reader.levels()
-    changes = hide_keys(_base(reader), task, lambda: _keys(levels, reader.schema))
+    changes = hide_keys(reader.base, task, lambda: _keys(levels, reader.schema))
     return _result(changes, 0, 0)
 
 
-def hide_keys(
-    base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]]
-) -> fold.VersionEdit:
+def hide_keys(base: Base, task: Task, keys: Callable[[], Iterable[pa.Array]]) -> fold.VersionEdit:
     """Hide the rows of `keys` in the task's fragments.
 
     Memory holds the keys or, if they are too many, those of `keys_max` base rows at a time.
@@ -214,7 +213,7 @@ def hide_indexed(core: Core, task: Task) -> Result:
     bare = [b for level in reader.levels() for b in level.scan(list(schema.primary_key))]
     keys = pa.Table.from_batches([shaped(b, schema.key_schema) for b in bare], schema.key_schema)
     distinct = keys.group_by(list(schema.primary_key)).aggregate([])
-    found = fold.delete_keys(_base(reader), shaped(distinct, schema.key_schema), core.env)
+    found = fold.delete_keys(reader.base, shaped(distinct, schema.key_schema), core.env)
     return _result(found, 0, 0)
 
 
@@ -250,11 +249,6 @@ def _clustered(rows: Iterator[pa.RecordBatch], schema: TableSchema) -> Iterator[
 
 def _reader(core: Core, task: Task) -> SnapshotReader:
     return SnapshotReader(core, Snapshot.from_json(task["snapshot"]))
-
-
-def _base(reader: SnapshotReader) -> LanceBase:
-    assert isinstance(reader.base, LanceBase), "compaction works on Lance"
-    return reader.base
 
 
 def _result(changes: fold.VersionEdit, written: int, deleted: int) -> Result:

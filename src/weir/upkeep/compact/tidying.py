@@ -6,12 +6,11 @@ Rows do not change and no claim is held: work that loses a race is left for the 
 
 from __future__ import annotations
 
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from weir.errors import CommitConflict
+from weir.lake.api import Base
 from weir.lake.base.fold import ROWS_PER_FILE
-from weir.lake.base.view import LanceBase
-from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.upkeep.tasks import Progress, Result, Run, Runner, Task
 
@@ -35,12 +34,12 @@ def tidy(
     Returns what was left for the next run, in words. An `engine` other than this process runs the
     work as tasks.
     """
-    lake = cast("PylanceLake", core.lake)
+    lake = core.lake
     runner = None if isinstance(engine, str) or engine.name == "local" else engine
     notes: list[str] = []
     try:
         wanted = rewrite or (rewrite is None and _is_worth_it(lake.open_base()))
-        borrowed = lake.borrowed_indexes() if wanted else []
+        borrowed = [i.name for i in lake.indexes() if i.is_borrowed] if wanted else []
         if borrowed:
             # Lance 14 looks for a moved index in the parent's folder, where it never was.
             notes.append(
@@ -53,7 +52,7 @@ def tidy(
                 lake.compact_files(target_rows_per_fragment=ROWS_PER_FILE)
             else:
                 _rewrite(core, runner, progress)
-        names = lake.index_names() if indexes else []
+        names = [index.name for index in lake.indexes()] if indexes else []
         if names and runner is None:
             lake.optimize_indices()
         elif runner is not None:
@@ -67,7 +66,7 @@ def tidy(
     return notes
 
 
-def _is_worth_it(base: LanceBase) -> bool:
+def _is_worth_it(base: Base) -> bool:
     live = [rows for _, rows in base.fragments()]
     deleted = base.deleted_rows()
     return (
@@ -77,7 +76,7 @@ def _is_worth_it(base: LanceBase) -> bool:
 
 
 def _rewrite(core: Core, runner: Runner, progress: Progress | None) -> None:
-    lake = cast("PylanceLake", core.lake)
+    lake = core.lake
     plan = lake.plan_files(target_rows_per_fragment=ROWS_PER_FILE)
     tasks: list[Task] = [{"run": "compact.tidying.rewrite", "task": text} for text in plan.tasks]
     if tasks:
@@ -87,13 +86,12 @@ def _rewrite(core: Core, runner: Runner, progress: Progress | None) -> None:
 
 def rewrite(core: Core, task: Task) -> Result:
     """New files for some fragments; the driver commits them."""
-    return {"result": cast("PylanceLake", core.lake).rewrite_files(str(task["task"]))}
+    return {"result": core.lake.rewrite_files(str(task["task"]))}
 
 
 def optimize(core: Core, task: Task) -> Result:
     """Extend one index to the rows added since. A second run finds nothing to do."""
-    lake = cast("PylanceLake", core.lake)
-    return {"version": lake.optimize_indices([str(task["name"])])}
+    return {"version": core.lake.optimize_indices([str(task["name"])])}
 
 
 TASKS: Final[dict[str, Run]] = {"rewrite": rewrite, "optimize": optimize}

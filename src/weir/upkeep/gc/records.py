@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final
 
 from weir.errors import WeirError
 from weir.format import paths
-from weir.lake.api import Lake, VersionedLake
+from weir.lake.api import Lake
 from weir.records.checkpoints import checkpoint_of_tag
 from weir.store.api import Store
 from weir.upkeep.gc.pins import Chains, ChainState, end_chain, load_chains
@@ -72,10 +72,9 @@ def release_tags(chains: Chains, lake: Lake | None, report: GcReport, *, dry_run
     Tags are listed before the records: a checkpointer writes its record first, so a tag without a
     living record belongs to no checkpoint.
     """
-    if lake is None or not hasattr(lake, "protected_versions"):
+    if lake is None:
         return
-    versioned = cast("VersionedLake", lake)
-    tags = {tag: checkpoint_of_tag(tag) for tag in versioned.protected_versions()}
+    tags = {tag: checkpoint_of_tag(tag) for tag in lake.protected_versions()}
     if not any(tags.values()):
         return
     alive = {
@@ -84,7 +83,7 @@ def release_tags(chains: Chains, lake: Lake | None, report: GcReport, *, dry_run
     for tag, checkpoint in tags.items():
         if checkpoint is not None and str(checkpoint) not in alive:
             if not dry_run:
-                versioned.release_version(tag)
+                lake.release_version(tag)
             report.kind("base").kept["tag released"] += 1
 
 

@@ -99,7 +99,7 @@ def test_a_fence_changes_no_row_and_keeps_indexes(make_lake: MakeLake) -> None:
     lake.fence_base("me")
     after = lake.open_base()
     assert after.dataset.to_table(with_row_id=True).equals(before)
-    assert lake.index_names() == ["id_idx"]
+    assert [index.name for index in lake.indexes()] == ["id_idx"]
     assert after.mem_wal is not None
     assert "ScalarIndexQuery" in after.dataset.scanner(filter="id = 3").explain_plan()
 

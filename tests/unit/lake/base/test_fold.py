@@ -14,8 +14,8 @@ from tests.unit.lake.conftest import SCHEMA, MakeLake, content, table
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.keys.keyset import KeySet
+from weir.lake.api import Base
 from weir.lake.base import adopt, fold, fold_commit
-from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import open_store
 
@@ -69,10 +69,10 @@ def test_deletes_and_upserts_are_one_commit(
     assert lake.open_base(version).count() == 6
     assert lake.open_base(version - 1).count() == 6
     assert lake.open_base(version - 1).lookup(pa.table({"id": [1]})).num_rows == 1
-    said = dict(lake.commit_properties(after_version=version - 1))[version]
+    said = next(lake.commits(after=version - 1, until=version)).properties
     assert said == {"weir.progress": "{}", fold_commit.FOLD: "the fold"}
-    assert lake.find_commit(fold_commit.FOLD, "the fold", after_version=1) == version
-    assert lake.find_commit(fold_commit.FOLD, "the fold", after_version=version) is None
+    assert lake.find_commit(fold_commit.FOLD, "the fold", after=1) == version
+    assert lake.find_commit(fold_commit.FOLD, "the fold", after=version) is None
     for key, value in expected:
         assert base.lookup(pa.table({"id": [key]})).to_pylist() == [{"id": key, "v": value}]
 
@@ -253,7 +253,7 @@ def test_commits_of_others_between_plan_and_commit(make_lake: MakeLake) -> None:
         keys = fold.key_set(newer, table({2: None}))
         return fold.combine(fold.delete_keys_in_fragment(newer, f, keys) for f in fragments)
 
-    def commit(planned: LanceBase, changes: fold.VersionEdit, fold_id: str, **how: Any) -> None:
+    def commit(planned: Base, changes: fold.VersionEdit, fold_id: str, **how: Any) -> None:
         lake.commit_fold(
             changes, claim=mine, planned_at=planned.version, fold_id=fold_id, properties={}, **how
         )
@@ -330,7 +330,7 @@ def test_folding_into_a_shallow_clone(make_lake: MakeLake, tmp_path: Any) -> Non
 def test_an_empty_fold_still_leaves_its_properties(make_lake: MakeLake) -> None:
     lake = make_lake(rows=OLD)
     version = fold_local(lake, NONE, NONE, fold_id="empty", properties={"p": "1"})
-    assert lake.find_commit("p", "1", after_version=1) == version
+    assert lake.find_commit("p", "1", after=1) == version
     assert lake.open_base().count() == 6
 
 

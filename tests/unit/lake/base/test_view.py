@@ -181,7 +181,7 @@ def test_protected_versions_survive_the_clean_up(make_lake: MakeLake) -> None:
     with pytest.raises(MissingEntry, match="cleaned up"):
         lake.check_version(latest - 1)
     with pytest.raises(SnapshotExpired):
-        lake.find_commit("a", "b", after_version=kept)
+        lake.find_commit("a", "b", after=kept)
     assert lake.protected_versions() == {"cp-1": kept}
     lake.release_version("cp-1")
     lake.release_version("cp-1")
@@ -248,7 +248,7 @@ def test_a_clone_of_a_clone_shares_files_of_both(make_lake: MakeLake, tmp_path: 
     assert len(grandchild.open_base().dataset.base_paths()) == 2
     for key in (2, 7):
         assert grandchild.open_base()._query(pa.table({"id": [key]}), ["id"]).num_rows == 1
-    assert grandchild.index_names() == ["id_idx"]
+    assert [index.name for index in grandchild.indexes()] == ["id_idx"]
     lance.dataset(uris[1]).delete("id = 2")
     assert [len(content(t)) for t in (lake, child, grandchild)] == [5, 5, 4]
 
@@ -280,6 +280,6 @@ def test_compact_files_and_indexes(make_lake: MakeLake) -> None:
     lake.compact_files(target_rows_per_fragment=100)
     assert len(lake.open_base().fragments()) == 1
     lance.write_dataset(lake.open_base().dataset.to_table(limit=1), lake.uri, mode="append")
-    lake.optimize_indices(lake.index_names())
+    lake.optimize_indices([index.name for index in lake.indexes()])
     (index,) = (i for i in lake.open_base().dataset.describe_indices() if i.name == "id_idx")
     assert index.num_rows_indexed == 7

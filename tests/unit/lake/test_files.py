@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.lake.conftest import SCHEMA, MakeLake, table
-from weir.lake.base import resident_keys as resident
+from weir.lake.base import view
 from weir.lake.pylance_lake import PylanceLake
 
 OLD = table({key: chr(97 + key) for key in range(12)})
@@ -56,16 +56,16 @@ def test_a_name_given_to_another_column_shows_that_column(make_lake: MakeLake) -
 def test_with_an_index_keys_are_held_only_when_asked_often(
     make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resident, "_ROWS_PER_LOOKUP", 4)
+    monkeypatch.setattr(view, "_ROWS_PER_LOOKUP", 4)
     lake = make_lake(rows=OLD)
     lance.dataset(lake.uri).create_scalar_index("id", "BTREE")
     base = lake.open_base()
-    asked = [base._resident.is_cheaper(base, lookups) for lookups in (1, 2, 3, 4)]
+    asked = [base.holds_keys(lookups) for lookups in (1, 2, 3, 4)]
     assert asked == [False, False, True, True]
     for _ in range(5):
         assert get(lake, 4) == [(4, "e")]
-    monkeypatch.setattr(resident, "BASE_KEY_CACHE_BYTES", 12 * 16)
-    assert not base._resident.is_cheaper(base, 1000)
+    monkeypatch.setattr(view, "HELD_KEYS_MAX", 11)
+    assert not base.holds_keys(1000)
 
 
 @pytest.mark.parametrize("key", [("v",), ("v", "id")])
