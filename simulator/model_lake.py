@@ -24,9 +24,9 @@ from weir.format.base_manifest import MemWalDetails
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
-from weir.lake.api import SsTableInfo
+from weir.lake.api import Cleaned, SsTableInfo
 from weir.lake.base.fold import BaseFence, VersionEdit
-from weir.lake.base.versions import RESTORE, Cleaned
+from weir.lake.base.versions import RESTORE
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 
 # The same as in `weir.lake.base.fold` and `weir.lake.base.fence`.

@@ -13,7 +13,7 @@ from weir.errors import CheckpointNotFound, InvalidInput, WalOnlyMode
 from weir.log.floors import Floors
 from weir.records.checkpoints import Checkpoints
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 from weir.upkeep.pinning import closed_pins
 
 A, B, C = range(10), range(5, 20), range(15, 30)
@@ -21,8 +21,7 @@ A, B, C = range(10), range(5, 20), range(15, 30)
 
 def collect_all(table, hook=lambda _step: None):
     """Garbage collection with no slack at all: only referenced objects stay."""
-    target = target_of(table.core)
-    report = collect(watched(target, "gc", hook), 0, 120, keep_first_entries=False)
+    report = collect(watched(table.core, "gc", hook), 0, 120, keep_first_entries=False)
     assert not report.errors, report.errors
     return report
 

@@ -12,7 +12,9 @@ import pytest
 from simulator import interleave
 from simulator.gc_model import NEVER, Bounds, Broken, explore, main
 from simulator.interleave import InlineThreads, Scenario
+from simulator.model_lake import ModelLake
 from tests.support.shards import SHARD, HandClock, schema
+from tests.support.sim_table import core_on
 from weir.env import Env
 from weir.errors import CheckpointNotFound, CommitConflict, FencedError
 from weir.format import paths
@@ -26,10 +28,11 @@ from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.records.checkpoints import Checkpoint, Checkpoints
 from weir.records.cut import ShardCut
+from weir.routing.core import Core
 from weir.shard.replay import Replay
 from weir.store.memory import MemoryStore
 from weir.types import Generation, Position
-from weir.upkeep.gc.collect import Target, collect
+from weir.upkeep.gc.collect import collect
 from weir.upkeep.gc.pins import Chains, load_pins
 
 # Both locks, each lock alone, and neither.
@@ -107,6 +110,9 @@ class World:
         env = Env(HandClock(), InlineThreads(), random.Random(next(self.numbers)))
         return ShardSite(store, store, SHARD, env, fence_ttl=self.fence_ttl)
 
+    def core(self, store) -> Core:
+        return core_on(self.site(store), self.schema, lake=ModelLake(store, self.schema))
+
     def writer(self, appends: int, flushes: int):
         def run(store) -> None:
             site = self.site(store)
@@ -152,9 +158,8 @@ class World:
                 yield from batch.column("id").to_pylist()
 
     def collector(self, store) -> None:
-        site = self.site(store)
         report = collect(
-            Target(store, site.env, [site]),
+            self.core(store),
             0,
             "7d",
             kinds=["wal", "manifests"],
@@ -265,10 +270,9 @@ def test_k1b_a_collector_that_asks_before_it_raises_the_floor_breaks_it(monkeypa
     """Validates the test above: the pins are read too early."""
 
     def early(world, store) -> None:
-        site = world.site(store)
         pins = load_pins(Chains(store), 0.0)
-        monkeypatch.setattr("weir.upkeep.gc.collect.load_pins", lambda *a, **k: pins)
-        collect(Target(store, site.env, [site]), 0, "7d", kinds=["wal", "manifests"])
+        monkeypatch.setattr("weir.upkeep.gc.shard.load_pins", lambda *a, **k: pins)
+        collect(world.core(store), 0, "7d", kinds=["wal", "manifests"])
 
     with pytest.raises(AssertionError, match="a confirmed checkpoint lost"):
         interleave.explore(pinned(flusher=True, collector=early), preemptions=1)

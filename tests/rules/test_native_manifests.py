@@ -40,7 +40,7 @@ from weir.table import Table
 from weir.types import Epoch, Generation, Position, Version
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import pinning
-from weir.upkeep.gc.collect import Target, collect
+from weir.upkeep.gc.collect import collect
 
 HOUR = 3600.0
 
@@ -144,7 +144,7 @@ class World:
     def collector(self, store) -> None:
         site = self.site(store)
         report = collect(
-            Target(store, site.env, [site], lake=ModelLake(store, KEYED)),
+            core_on(site, KEYED, lake=ModelLake(store, KEYED)),
             0,
             "7d",
             keep_first_entries=False,

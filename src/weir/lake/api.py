@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -167,6 +168,14 @@ class Lake(Protocol):
         """Open for reading; rows come out in the shape of `schema`, matched by field id."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a clean-up removed."""
+
+    versions: int
+    bytes: int
+
+
 class VersionedLake(Lake, Protocol):
     """A `Lake` whose base has versions that can be kept, shared and rolled back to."""
 
@@ -178,6 +187,14 @@ class VersionedLake(Lake, Protocol):
 
     def protected_versions(self) -> dict[str, int]:
         """Each tag and the version it protects."""
+
+    def cleanup_old_versions(
+        self, replaced_for: timedelta, *, keep_from: int | None = None, dry_run: bool = False
+    ) -> Cleaned:
+        """Remove versions replaced at least that long ago, and files only they name; or count them.
+
+        Protected versions stay, and so do `keep_from` and all later ones.
+        """
 
     def check_version(self, version: int) -> None:
         """Raise `MissingEntry` when `version` can no longer be read."""

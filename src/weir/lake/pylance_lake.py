@@ -16,7 +16,7 @@ from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_ma
 from weir.format.expiry import Alive, Expire
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
-from weir.lake.api import SsTableInfo
+from weir.lake.api import Cleaned, SsTableInfo
 from weir.lake.base import adopt, columns, expiring, fence, fold, fold_commit, history, versions
 from weir.lake.base import indexes as base_indexes
 from weir.lake.base.blocks import RowBlocks
@@ -241,7 +241,7 @@ class PylanceLake:
 
     def cleanup_old_versions(
         self, replaced_for: timedelta, *, keep_from: int | None = None, dry_run: bool = False
-    ) -> versions.Cleaned:
+    ) -> Cleaned:
         """Remove versions replaced that long ago that nothing protects, and their files; or just
         count them."""
         if is_local(self.store):

@@ -14,6 +14,7 @@ from lance.optimize import Compaction, CompactionTask, RewriteResult
 from weir.errors import CommitConflict, InvalidInput, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.lance_file import parse_version_name, version_name
+from weir.lake.api import Cleaned
 from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import is_tag_gone, is_tag_taken, lance_errors
 from weir.lake.manifest.clone import clone_manifest
@@ -29,14 +30,6 @@ _LISTINGS: Final = 16
 """How often tags are listed again because one was deleted between the listing and its read."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """What a clean-up removed."""
-
-    versions: int
-    bytes: int
 
 
 def protect_version(datasets: Datasets, name: str, version: int) -> None:

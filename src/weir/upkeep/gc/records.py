@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final
 
 from weir.errors import WeirError
 from weir.format import paths
-from weir.lake.api import Lake, VersionedLake
 from weir.records.checkpoints import checkpoint_of_tag
-from weir.store.api import Store
-from weir.upkeep.gc.pins import Chains, ChainState, end_chain, load_chains
-from weir.upkeep.gc.plan import Ages
-from weir.upkeep.gc.report import GcReport, Veto
-from weir.upkeep.gc.tasks import Deleter, Holder, Item, batches
+from weir.upkeep.gc.pins import ChainState, end_chain, load_chains
+from weir.upkeep.gc.run import GcRun
+from weir.upkeep.gc.tasks import Item
+from weir.upkeep.pinning import versioned_lake
 
 logger = logging.getLogger("weir.gc")
 
@@ -49,123 +47,98 @@ RECORDS_KEPT: Final = 16
 _ROOTS: Final = {"checkpoints": paths.CHECKPOINTS, "consumers": paths.CONSUMERS}
 
 
-def end_expired(chains: Chains, kind: str, now: float, report: GcReport, *, dry_run: bool) -> None:
+def end_expired(job: GcRun, kind: str) -> None:
     """End every chain of that kind whose lifetime is over."""
-    for chain in chains.load(_ROOTS[kind]):
+    report, uri = job.report, job.core.uri
+    for chain in job.chains.load(_ROOTS[kind]):
         try:
-            if chain.ended or not chain.expired(now):
+            if chain.ended or not chain.expired(job.now):
                 continue
-            if dry_run or end_chain(chains.store, chain):
+            if job.dry_run or end_chain(job.core.store, chain):
                 report.ended += 1
-                logger.info(
-                    "gc.expired table=%s kind=%s chain=%s", chains.store.uri, kind, chain.folder
-                )
+                logger.info("gc.expired table=%s kind=%s chain=%s", uri, kind, chain.folder)
             else:
                 report.kind(kind).kept["refreshed meanwhile"] += 1
         except WeirError as error:
             report.errors.append(f"{kind} {chain.folder}: {error}")
 
 
-def release_tags(chains: Chains, lake: Lake | None, report: GcReport, *, dry_run: bool) -> None:
+def release_tags(job: GcRun) -> None:
     """Untag base versions whose checkpoint is gone.
 
     Tags are listed before the records: a checkpointer writes its record first, so a tag without a
     living record belongs to no checkpoint.
     """
-    if lake is None or not hasattr(lake, "protected_versions"):
-        return
-    versioned = cast("VersionedLake", lake)
-    tags = {tag: checkpoint_of_tag(tag) for tag in versioned.protected_versions()}
+    lake = versioned_lake(job.core)
+    tags = {tag: checkpoint_of_tag(tag) for tag in lake.protected_versions()}
     if not any(tags.values()):
         return
-    alive = {
-        chain.folder.rpartition("/")[2] for chain in chains.load(paths.CHECKPOINTS) if chain.alive
-    }
+    chains = job.chains.load(paths.CHECKPOINTS)
+    alive = {chain.folder.rpartition("/")[2] for chain in chains if chain.alive}
     for tag, checkpoint in tags.items():
         if checkpoint is not None and str(checkpoint) not in alive:
-            if not dry_run:
-                versioned.release_version(tag)
-            report.kind("base").kept["tag released"] += 1
+            if not job.dry_run:
+                lake.release_version(tag)
+            job.report.kind("base").kept["tag released"] += 1
 
 
-def collect_chains(
-    chains: Chains, kind: str, now: float, ages: Ages, deleter: Deleter, veto: Veto | None
-) -> None:
+def collect_chains(job: GcRun, kind: str) -> None:
     """Delete dead chains and superseded records of one kind."""
-    report, store = deleter.report, chains.store
-    for chain in chains.load(_ROOTS[kind]):
-        part = report.kind(kind)
-        part.seen += len(chain.seqs)
-        part.seen_bytes += sum(chain.sizes.values())
+    for chain in job.chains.load(_ROOTS[kind]):
+        _count(job, kind, chain)
         dead = chain.ended or (kind == "checkpoints" and chain.first is None)
         # An appender to a checkpoint's chain checks for record 1 afterwards; others do not.
-        wait = ages.min_age if kind == "checkpoints" else ages.fence_retention
-        if dead and now - chain.times[chain.seqs[-1]] >= wait:
+        wait = job.ages.min_age if kind == "checkpoints" else job.ages.fence_retention
+        if dead and job.now - chain.times[chain.seqs[-1]] >= wait:
             # The deletion record goes last. Planned tasks may run in any order, so they leave it to
             # the next collection.
             rest, last = chain.seqs[:-1], chain.seqs[-1:]
-            if not rest or (_run(store, kind, chain, rest, deleter, veto) and deleter.immediate):
-                _run(store, kind, chain, last, deleter, veto)
+            if not rest or (_delete(job, kind, chain, rest) and job.deleter.immediate):
+                _delete(job, kind, chain, last)
             continue
-        _supersede(store, kind, chain, now, ages, deleter, veto)
+        _supersede(job, kind, chain)
 
 
-def _supersede(
-    store: Store,
-    kind: str,
-    chain: ChainState,
-    now: float,
-    ages: Ages,
-    deleter: Deleter,
-    veto: Veto | None,
-) -> None:
+def _count(job: GcRun, kind: str, chain: ChainState) -> None:
+    part = job.report.kind(kind)
+    part.seen += len(chain.seqs)
+    part.seen_bytes += sum(chain.sizes.values())
+
+
+def _supersede(job: GcRun, kind: str, chain: ChainState) -> None:
     keep_first = kind == "checkpoints"
     old = [
         seq
         for seq, following in zip(chain.seqs, chain.seqs[1:], strict=False)
-        if now - chain.times[following] >= ages.fence_retention and not (keep_first and seq == 1)
+        if job.now - chain.times[following] >= job.ages.fence_retention
+        and not (keep_first and seq == 1)
     ]
     old = [seq for seq in old if seq <= chain.seqs[-1] - RECORDS_KEPT]
-    deleter.report.kind(kind).kept["record"] += len(chain.seqs) - len(old)
-    _run(store, kind, chain, old, deleter, veto)
+    job.report.kind(kind).kept["record"] += len(chain.seqs) - len(old)
+    _delete(job, kind, chain, old)
 
 
-def _run(
-    store: Store,
-    kind: str,
-    chain: ChainState,
-    seqs: list[int],
-    deleter: Deleter,
-    veto: Veto | None,
-) -> bool:
+def _delete(job: GcRun, kind: str, chain: ChainState, seqs: list[int]) -> bool:
     items = [(paths.chain_path(chain.folder, seq), chain.sizes[seq]) for seq in seqs]
-    kept = deleter.report.kind(kind).kept
-    vetoed = kept["vetoed"]
-    holder = Holder(store, table_id=deleter.table_id)
-    done = deleter.run(store, batches(kind, holder, items, deleter.report, veto), total=len(items))
-    return done and kept["vetoed"] == vetoed
+    return job.deleter.run(kind, items, total=len(items))
 
 
-def collect_leftovers(
-    store: Store, now: float, ages: Ages, deleter: Deleter, veto: Veto | None
-) -> None:
+def collect_leftovers(job: GcRun) -> None:
     """Delete what dead processes left, and superseded records of the table's own chains."""
-    part = deleter.report.kind("leftovers")
+    part, store = job.report.kind("leftovers"), job.core.store
 
     def items() -> Iterator[Item]:
         for folder, least in LEFTOVERS.items():
             for meta in store.list(folder):
                 part.seen += 1
                 part.seen_bytes += meta.size
-                if now - meta.last_modified >= max(ages.min_age, least):
+                if job.now - meta.last_modified >= max(job.ages.min_age, least):
                     yield meta.path, meta.size
                 else:
                     part.kept["min_age"] += 1
 
-    holder = Holder(store, table_id=deleter.table_id)
-    deleter.run(store, batches("leftovers", holder, items(), deleter.report, veto), total=0)
+    job.deleter.run("leftovers", items(), total=0)
     for root in SHARED_CHAINS:
         for chain in load_chains(store, root):
-            part.seen += len(chain.seqs)
-            part.seen_bytes += sum(chain.sizes.values())
-            _supersede(store, "leftovers", chain, now, ages, deleter, veto)
+            _count(job, "leftovers", chain)
+            _supersede(job, "leftovers", chain)
