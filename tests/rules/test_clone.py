@@ -16,7 +16,7 @@ from tests.support.moments import SCHEMA, again, at_time, expect, log_place, mak
 from weir.errors import CorruptEntry, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.wal_entry import decode_entry, encode_fence
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.records.lineage import read_lineage
 from weir.store.open import open_store
 from weir.upkeep import checkpoint as checkpoints
@@ -354,8 +354,8 @@ def rewrite(table, made, **changes):
     changed = replace(made, **changes)
     path = paths.chain_path(paths.checkpoint_chain(made.id), 1)
     table.core.store.delete([path])
-    Checkpoints(table.core.store).announce(changed, pending_until=0.0)
-    return Checkpoints(table.core.store).load(made.id)
+    Holds(table.core.store).announce(changed, pending_until=0.0)
+    return Holds(table.core.store).load(made.id)
 
 
 def drop_entries(table, pin, count):

@@ -22,7 +22,7 @@ from weir.format import paths
 from weir.format.manifest import decode_manifest, encode_manifest
 from weir.lake.manifest.clone import clone_manifest
 from weir.records import codec
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.records.lineage import ParentPin, append_lineage, read_lineage
 from weir.store.consent import Consent
 from weir.store.local import LocalStore
@@ -600,7 +600,7 @@ def test_g13_a_record_chooses_a_bucket_but_never_the_host_that_sees_the_credenti
             seq=1,
         )
         assert not sweep(parent).errors
-        assert Checkpoints(parent.core.store).load(pin.checkpoint) is not None
+        assert Holds(parent.core.store).load(pin.checkpoint) is not None
         assert seen == [], "collection asks no clone (C-15)"
         parent.release_clone("s3://evil.example/x")
     finally:

@@ -32,7 +32,7 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.records.table import TableRecords
 from weir.store.api import ObjectExists, ObjectMissing
 from weir.store.memory import MemoryStore
@@ -212,7 +212,7 @@ class Held(World):
 
     def refresher(self, store) -> None:
         self.made = [checkpoints.refresh(self.table(store).core, self.made[0].id, 10 * HOUR)]
-        standing = Checkpoints(store).load(self.made[0].id)
+        standing = Holds(store).load(self.made[0].id)
         assert standing is not None
         assert standing.expires == self.made[0].expires
 

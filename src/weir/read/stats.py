@@ -11,8 +11,8 @@ from weir.format import paths
 from weir.format.sharding import Value
 from weir.lake.api import Base
 from weir.read.survey import ShardSurvey, survey
-from weir.records.checkpoints import Checkpoints
-from weir.records.consumers import Standing, living
+from weir.records.consumers import Standing
+from weir.records.holds import Holds
 from weir.records.table import TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.store.api import Meta, Store
@@ -114,7 +114,8 @@ class TableStats:
 
 def collect_stats(core: Core) -> TableStats:
     """Read the state of the base and of every shard, several shards concurrently."""
-    pinned = Checkpoints(core.store).all()
+    holds = Holds(core.store)
+    pinned = holds.checkpoints()
     record = TableRecords(core.store).find()
     wal_uri = (record or core.record).wal_uri
     # Not the store's clock, which can only be read by writing: a monitor may have read-only access,
@@ -122,7 +123,7 @@ def collect_stats(core: Core) -> TableStats:
     now = core.env.clock.wall()
     held = [{pin.shard for pin in checkpoint.shards} for checkpoint in pinned]
 
-    consumers = living(core.store)  # before the tips: none of them is ahead of its log
+    consumers = holds.consumers()  # before the tips: none of them is ahead of its log
     seen = survey(core)
     tails = _tail_sizes(list(seen))
 

@@ -21,7 +21,8 @@ from weir.errors import InvalidInput
 from weir.format import paths
 from weir.format.manifest import Status
 from weir.read.survey import LogSurvey, ShardSurvey, Survey, survey
-from weir.records.checkpoints import Checkpoints, check_name
+from weir.records.checkpoints import check_name
+from weir.records.holds import Holds
 from weir.records.keeping import Keeping, KeepRecords
 from weir.routing.core import Core, HasCore
 from weir.routing.writer_shard import has_own_writer
@@ -295,7 +296,7 @@ class _Look:
     def checkpoints(self) -> Iterator[DueJob]:
         if not self.policy.checkpoints:
             return
-        there = Checkpoints(self.core.store).all()
+        there = Holds(self.core.store).checkpoints()
         for each in self.policy.checkpoints:
             made = [c.created for c in there if c.name == each.name and c.owner is None]
             newest = max(made, default=None)

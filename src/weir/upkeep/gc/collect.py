@@ -19,13 +19,13 @@ from weir.errors import InvalidInput, NotAWeirTable, StoreError
 from weir.format import paths
 from weir.format.sharding import PerWriter
 from weir.meters import GC_BYTES, GC_OBJECTS, GC_SECONDS
+from weir.records.holds import HoldKind, Holds
 from weir.records.marks import Marks
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.gc import records
-from weir.upkeep.gc.pins import Chains
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
 from weir.upkeep.gc.run import GcRun
@@ -133,7 +133,7 @@ def collect(
     report = GcReport(dry_run=dry_run)
     began = core.env.clock.boottime()
     deleter = Deleter(core, report, dry_run, workers, progress, planned, veto)
-    _run_tasks(GcRun(core, ages, chosen, deleter, Chains(core.store), now=core.store.now()))
+    _run_tasks(GcRun(core, ages, chosen, deleter, Holds(core.store), now=core.store.now()))
     report.seconds = core.env.clock.boottime() - began
     if not dry_run:
         meters = core.env.meters
@@ -152,13 +152,14 @@ def collect(
 
 def _run_tasks(job: GcRun) -> None:
     """Run all tasks in order: end expired chains, collect what they held, then their records."""
-    holding = [kind for kind in ("checkpoints", "consumers") if kind in job.kinds]
+    every: tuple[HoldKind, ...] = ("checkpoints", "consumers")
+    holding = [kind for kind in every if kind in job.kinds]
     for kind in holding:
         with job.task(kind):
             records.end_expired(job, kind)
     if "checkpoints" in job.kinds:
         with job.task("pins of clones"):
-            _name_left_over_pins(job)
+            job.report.skipped += left_over_pins(job.holds.checkpoints(), job.now)
     if "base" in job.kinds:
         with job.task("tags"):
             records.release_tags(job)
@@ -227,16 +228,6 @@ def _kinds(kinds: Collection[str] | None) -> frozenset[str]:
     if unknown:
         raise InvalidInput(f"kinds must be among {list(KINDS)}, got {unknown}")
     return chosen
-
-
-def _name_left_over_pins(job: GcRun) -> None:
-    """Say which pins no collection ends: those of clones that were never finished (C-3)."""
-    job.report.skipped += [
-        f"checkpoint {pin.id} was kept: it belongs to the clone {pin.owner}, which was not finished"
-        " in a day. Run the same clone again, or give it up:"
-        f" table.release_clone({pin.owner!r}), or weir checkpoint release"
-        for pin in left_over_pins(job.core.store)
-    ]
 
 
 def _detach(job: GcRun) -> None:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from weir.errors import WeirError
+from weir.records.holds import Holds
 from weir.routing.core import Core
 from weir.store.api import Store
-from weir.upkeep.gc.pins import Chains
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import GcReport
 from weir.upkeep.gc.tasks import Deleter
@@ -26,7 +26,7 @@ class GcRun:
     ages: Ages
     kinds: frozenset[str]
     deleter: Deleter
-    chains: Chains
+    holds: Holds
     now: float
     """The table store's clock, read before anything was listed: nothing looks older than it is."""
     _clocks: dict[str, float] = field(default_factory=dict)

@@ -21,7 +21,6 @@ from weir.format import paths
 from weir.lake.api import Base
 from weir.lake.index import released_generation
 from weir.store.api import Store
-from weir.upkeep.gc.pins import load_pins
 from weir.upkeep.gc.run import GcRun
 from weir.upkeep.gc.tasks import Item
 from weir.upkeep.gc.visit import Doomed, Visit
@@ -63,7 +62,7 @@ def _collect_wave(visits: list[Visit], job: GcRun) -> None:
     # K-1b for all shards at once: every floor is raised. A checkpoint whose record is not found
     # here is recorded later, and sees these floors.
     try:
-        pins = load_pins(job.chains, job.now, ignore_expired=job.dry_run)
+        pins = job.holds.pins(expired_at=job.now if job.dry_run else None)
     except WeirError as error:  # guard: G-11
         job.fail("reading the pins of checkpoints and consumers", error)  # G-11
         return

@@ -38,11 +38,11 @@ from weir.format.manifest import (
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
+from weir.records.holds import Pins
 from weir.store.api import ObjectMissing, Store
 from weir.types import Position, Version
 from weir.upkeep.gc import contents
 from weir.upkeep.gc.listing import NO_LOG, Listing, list_shard
-from weir.upkeep.gc.pins import Pins
 from weir.upkeep.gc.plan import (
     ShardState,
     WalListing,
