@@ -49,7 +49,8 @@ class ShardStats:
     sstable_rows: int
     """Rows in them, superseded ones and deletes included."""
     sstable_bytes: int
-    """What these rows take in memory; their files may be larger or smaller."""
+    """What these rows take in memory, estimated where another program did not record it; their
+    files may be larger or smaller."""
     pins: int
     """Checkpoints that hold this shard."""
     wal_uri: str | None = None
@@ -175,14 +176,14 @@ def _stats_of(
         manifest_version=manifest.version,
         wal_tip=tip,
         wal_flushed=manifest.replay_after,
-        lag=tip - manifest.replay_after,
+        lag=one.lag,
         unflushed_bytes=nbytes,
         oldest_unflushed_seconds=None if oldest is None else max(0.0, now - oldest),
         wal_floor=one.floors.wal,
         next_generation=manifest.current_generation,
         generations=len(waiting),
-        sstable_rows=sum(s.physical_rows or 0 for s in waiting),
-        sstable_bytes=sum(s.in_memory_bytes or 0 for s in waiting),
+        sstable_rows=sum(table.size[0] for table in waiting),
+        sstable_bytes=sum(table.size[1] for table in waiting),
         pins=pins,
         # A shard that was never opened has no log: the table says where it will be.
         wal_uri=place.uri if place.seq or manifest.writer_epoch else wal_uri,
