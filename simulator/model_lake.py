@@ -9,7 +9,7 @@ cannot be committed after it, and a fold counts from its commit on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -199,11 +199,17 @@ class ModelLake:
             return found
 
     def cleanup_old_versions(
-        self, older_than: timedelta, *, keep_from: int | None = None, dry_run: bool = False
+        self,
+        older_than: timedelta,
+        *,
+        keep_from: int | None = None,
+        dry_run: bool = False,
+        released: Collection[str] = (),
     ) -> Cleaned:
         """Remove versions nothing protects; the latest, and `keep_from` on, stay."""
         versions = sorted(self._versions())
-        kept = {*self.protected_versions().values(), *versions[-1:]}
+        tags = self.protected_versions().items()
+        kept = {*(v for tag, v in tags if tag not in released), *versions[-1:]}
         gone = [v for v in versions if v not in kept and (keep_from is None or v < keep_from)]
         if gone and not dry_run:
             self.store.delete([self._path(version) for version in gone])

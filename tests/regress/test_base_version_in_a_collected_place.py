@@ -89,7 +89,7 @@ class CleansUpLater:
     def __getattr__(self, name):
         return getattr(self._lake, name)
 
-    def cleanup_old_versions(self, older_than, *, keep_from=None, dry_run=False):
+    def cleanup_old_versions(self, older_than, *, keep_from=None, dry_run=False, released=()):
         kept = set(self._lake.protected_versions().values())
         known = range(1, self._lake.open_base().version)
         self.doomed = [v for v in known if v not in kept and (keep_from is None or v < keep_from)]

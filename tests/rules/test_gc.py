@@ -643,6 +643,16 @@ def test_tasks_travel_as_json_and_run_anywhere(place: Place) -> None:
     assert place.positions() == [1, 3, 8]
 
 
+def test_g10_a_failing_listing_of_the_shards_does_not_stop_the_other_kinds(place: Place) -> None:
+    taken_over(place)
+    place.fold(1)
+    place.faults.on("list_folder", paths.SHARDS).refuse(times=None)
+    report = place.gc()
+    assert [error.startswith("shards: StoreError") for error in report.errors] == [True]
+    assert report.kind("base").deleted == 1
+    assert place.positions() == list(range(1, 9))
+
+
 def test_a_failing_listing_is_an_error_of_that_shard_alone(place: Place) -> None:
     taken_over(place)
     place.faults.on("list", paths.shard_dir(place.shard)).refuse(times=None)

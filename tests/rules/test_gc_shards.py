@@ -134,6 +134,24 @@ def test_g10_a_dry_run_lists_what_the_real_run_deletes(tmp_path, min_age):
     assert bool(real.kinds["sstables"].deleted) == (min_age == 0)
 
 
+@pytest.mark.parametrize("kinds", [None, ["wal", "manifests", "sstables", "base"]])
+def test_g10_a_dry_run_counts_what_an_expired_checkpoint_held(tmp_path, kinds):
+    """Without the kind "checkpoints" a real run does not end it."""
+    table = flushed(tmp_path / "t", 1)
+    table.checkpoint(ttl=0)
+    with table.writer() as writer:
+        writer.put([{"id": i, "v": 9} for i in range(8)])
+        writer.flush()
+    table.compact()
+    dry = weir.open(table.uri).gc(min_age=0, kinds=kinds, dry_run=True)
+    real = weir.open(table.uri).gc(min_age=0, kinds=kinds)
+    assert dry.ended == real.ended == int(kinds is None)
+    assert dry.kinds["base"].kept == real.kinds["base"].kept
+    assert {kind: part.deleted for kind, part in dry.kinds.items()} == {
+        kind: part.deleted for kind, part in real.kinds.items()
+    }
+
+
 def test_g10_a_shard_that_fails_does_not_stop_the_others(tmp_path):
     table = flushed(tmp_path / "t", 2)
     broken, other = table.shards()

@@ -7,7 +7,7 @@ that holds the primary-key columns in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -189,11 +189,17 @@ class VersionedLake(Lake, Protocol):
         """Each tag and the version it protects."""
 
     def cleanup_old_versions(
-        self, replaced_for: timedelta, *, keep_from: int | None = None, dry_run: bool = False
+        self,
+        replaced_for: timedelta,
+        *,
+        keep_from: int | None = None,
+        dry_run: bool = False,
+        released: Collection[str] = (),
     ) -> Cleaned:
         """Remove versions replaced at least that long ago, and files only they name; or count them.
 
-        Protected versions stay, and so do `keep_from` and all later ones.
+        Protected versions stay, and so do `keep_from` and all later ones. A dry run counts as if
+        the tags `released` were gone, but not the bytes of versions that only they protect.
         """
 
     def check_version(self, version: int) -> None:

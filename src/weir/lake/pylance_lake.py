@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -240,14 +240,24 @@ class PylanceLake:
         return versions.restore(self.datasets, version, checkpoint)
 
     def cleanup_old_versions(
-        self, replaced_for: timedelta, *, keep_from: int | None = None, dry_run: bool = False
+        self,
+        replaced_for: timedelta,
+        *,
+        keep_from: int | None = None,
+        dry_run: bool = False,
+        released: Collection[str] = (),
     ) -> Cleaned:
         """Remove versions replaced that long ago that nothing protects, and their files; or just
         count them."""
         if is_local(self.store):
             versions.require_no_links(self.store)  # guard: G-13 test_inside_the_table
         return versions.cleanup_old_versions(
-            self.datasets, self.store, replaced_for, keep_from=keep_from, dry_run=dry_run
+            self.datasets,
+            self.store,
+            replaced_for,
+            keep_from=keep_from,
+            dry_run=dry_run,
+            released=released,
         )
 
     def compact_files(

@@ -18,6 +18,7 @@ deletion. Record 1 is removed first: an appender to the rest of the chain finds 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -44,6 +45,9 @@ from weir.records.cut import ShardCut
 from weir.store.api import ObjectExists, Store
 
 HoldKind = Literal["checkpoints", "consumers"]
+
+Expired = Mapping[HoldKind, float]
+"""By kind, the time at which what has expired counts as ended."""
 
 _ROOTS: Final[dict[HoldKind, str]] = {
     "checkpoints": paths.CHECKPOINTS,
@@ -132,18 +136,25 @@ class Holds:
         many together; one get where the first record is known."""
         return self._read(list_chains(self._store, _ROOTS[kind]))
 
-    def pins(self, expired_at: float | None = None) -> Pins:
-        """All that is held; without what has expired then, for a dry run, which may not end it."""
+    def living(self, kind: HoldKind, expired: Expired | None = None) -> list[Hold]:
+        """Those of that kind that hold something. Requests as for `all`.
+
+        `expired` is for a dry run, which may not end what the real run ends.
+        """
+        at = (expired or {}).get(kind, -math.inf)
+        return [h for h in self.all(kind) if not h.is_ended and not h.is_expired(at)]
+
+    def pins(self, expired: Expired | None = None) -> Pins:
+        """Everything that is held, by shard. Requests as for `all`, of each kind."""
         pins = Pins()
-        for hold in (*self.all("checkpoints"), *self.all("consumers")):
-            if hold.is_ended or (expired_at is not None and hold.is_expired(expired_at)):
-                continue
+        for hold in self.living("checkpoints", expired):
+            pinned = hold.checkpoint
+            # A finished clone has its own copies; the base is held by a tag.
+            for cut in () if pinned is None or pinned.base_only else pinned.shards:
+                pins.checkpoints.setdefault(cut.shard, []).append(cut)
+        for hold in self.living("consumers", expired):
             if isinstance(hold.state, Standing):
                 pins.unread.append(hold.state.positions)
-            elif hold.first is not None and not hold.state.base_only:
-                # A finished clone has its own copies; the base is held by a tag.
-                for cut in hold.first.shards:
-                    pins.checkpoints.setdefault(cut.shard, []).append(cut)
         return pins
 
     def checkpoints(self, *, pending: bool = False) -> list[Checkpoint]:
@@ -160,12 +171,8 @@ class Holds:
 
     def consumers(self) -> dict[str, Standing]:
         """The consumers for which something is held, by name. Requests as for `all`."""
-        found = {hold.name: hold.state for hold in self.all("consumers")}
-        return {
-            name: state
-            for name, state in found.items()
-            if isinstance(state, Standing) and not state.deleted
-        }
+        found = {hold.name: hold.state for hold in self.living("consumers")}
+        return {name: state for name, state in found.items() if isinstance(state, Standing)}
 
     # -- one checkpoint --------------------------------------------------------------------------
 

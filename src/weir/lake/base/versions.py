@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -158,11 +158,13 @@ def cleanup_old_versions(
     *,
     keep_from: int | None = None,
     dry_run: bool = False,
+    released: Collection[str] = (),
 ) -> Cleaned:
     """Remove versions replaced at least that long ago, and files only they name; or count them.
 
     Protected versions stay, and so do `keep_from` and all later ones (a fold whose mark is not yet
-    recorded is found by its commit).
+    recorded is found by its commit). A dry run counts as if the tags `released` were gone, but not
+    the bytes of versions that only they protect: Lance does not tell them.
     """
     dataset = datasets.own()
     with lance_errors(f"cleaning up old versions of {datasets.uri}"):
@@ -180,8 +182,11 @@ def cleanup_old_versions(
         }
         if dry_run:
             stats = _as_tags_go(lambda: dataset.explain_cleanup_old_versions(**selection)).stats
-        else:
-            stats = _as_tags_go(lambda: dataset.cleanup_old_versions(**selection))
+            tags = protected_versions(datasets).items() if released else ()
+            held = {version for tag, version in tags if tag not in released}
+            freed = {version for tag, version in tags if tag in released} - held
+            return Cleaned(stats.old_versions + len(freed.intersection(due)), stats.bytes_removed)
+        stats = _as_tags_go(lambda: dataset.cleanup_old_versions(**selection))
     return Cleaned(stats.old_versions, stats.bytes_removed)
 
 

@@ -19,7 +19,7 @@ from weir.errors import InvalidInput, NotAWeirTable, StoreError
 from weir.format import paths
 from weir.format.sharding import PerWriter
 from weir.meters import GC_BYTES, GC_OBJECTS, GC_SECONDS
-from weir.records.holds import HoldKind, Holds
+from weir.records.holds import Holds
 from weir.records.marks import Marks
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
@@ -152,9 +152,8 @@ def collect(
 
 def _run_tasks(job: GcRun) -> None:
     """Run all tasks in order: end expired chains, collect what they held, then their records."""
-    every: tuple[HoldKind, ...] = ("checkpoints", "consumers")
-    holding = [kind for kind in every if kind in job.kinds]
-    for kind in holding:
+    released: Collection[str] = ()
+    for kind in job.holding:
         with job.task(kind):
             records.end_expired(job, kind)
     if "checkpoints" in job.kinds:
@@ -162,13 +161,11 @@ def _run_tasks(job: GcRun) -> None:
             job.report.skipped += left_over_pins(job.holds.checkpoints(), job.now)
     if "base" in job.kinds:
         with job.task("tags"):
-            records.release_tags(job)
+            released = records.release_tags(job)
     if job.kinds & _SHARD_KINDS:
-        finished = collect_shards(job)
-        if finished and not job.dry_run:
-            with job.task("finished shards"):
-                _record_finished(job.core, finished)
-    for kind in holding:
+        with job.task("shards"):
+            _record_finished(job, collect_shards(job))
+    for kind in job.holding:
         with job.task(kind):
             records.collect_chains(job, kind)
     if "leftovers" in job.kinds:
@@ -176,13 +173,13 @@ def _run_tasks(job: GcRun) -> None:
             records.collect_leftovers(job)
     if "base" in job.kinds:
         with job.task("base"):
-            _clean_base(job)
+            _clean_base(job, released)
         if not job.dry_run:
             with job.task("pins in parents"):
                 _detach(job)
 
 
-def _record_finished(core: Core, shards: Mapping[UUID, int]) -> None:
+def _record_finished(job: GcRun, shards: Mapping[UUID, int]) -> None:
     """C-17: let reads, upkeep and the next collection leave out those shards, made under those
     routings."""
 
@@ -196,11 +193,13 @@ def _record_finished(core: Core, shards: Mapping[UUID, int]) -> None:
         }
         return structs.replace(record, finished=tuple(sorted({*record.finished, *left})))
 
-    records_ = TableRecords(core.store)
-    record = records_.find()
+    if not shards or job.dry_run:
+        return
+    core, known = job.core, TableRecords(job.core.store)
+    record = known.find()
     if record is None or finish(record) == record:
         return
-    records_.update(finish, core.env)
+    known.update(finish, core.env)
     logger.info("gc.finished table=%s shards=%d", core.uri, len(shards))
 
 
@@ -239,7 +238,7 @@ def _detach(job: GcRun) -> None:
         job.report.skipped.append(f"the pin in a parent was kept: {error}")
 
 
-def _clean_base(job: GcRun) -> None:
+def _clean_base(job: GcRun, released: Collection[str]) -> None:
     """Run Lance's own clean-up, which keeps tagged versions; checkpoints hold theirs by tags."""
     core, lake = job.core, versioned_lake(job.core)
     # L-4: unfinished work still reads the history from there on.
@@ -253,7 +252,9 @@ def _clean_base(job: GcRun) -> None:
         floor.raise_to(keep_from - 1)
         floor.trim()
     slack = timedelta(seconds=job.ages.min_age)
-    cleaned = lake.cleanup_old_versions(slack, keep_from=keep_from, dry_run=job.dry_run)
+    cleaned = lake.cleanup_old_versions(
+        slack, keep_from=keep_from, dry_run=job.dry_run, released=released
+    )
     part = job.report.kind("base")
     part.seen += cleaned.versions
     part.seen_bytes += cleaned.bytes

@@ -64,8 +64,8 @@ def end_expired(job: GcRun, kind: HoldKind) -> None:
             report.errors.append(f"{kind} {hold.folder}: {error}")
 
 
-def release_tags(job: GcRun) -> None:
-    """Untag base versions whose checkpoint is gone.
+def release_tags(job: GcRun) -> list[str]:
+    """Untag base versions whose checkpoint is gone; returns those tags.
 
     Tags are listed before the records: a checkpointer writes its record first, so a tag without a
     living record belongs to no checkpoint.
@@ -73,13 +73,14 @@ def release_tags(job: GcRun) -> None:
     lake = versioned_lake(job.core)
     tags = {tag: checkpoint_of_tag(tag) for tag in lake.protected_versions()}
     if not any(tags.values()):
-        return
-    alive = {checkpoint.id for checkpoint in job.holds.checkpoints(pending=True)}
-    for tag, checkpoint in tags.items():
-        if checkpoint is not None and checkpoint not in alive:
-            if not job.dry_run:
-                lake.release_version(tag)
-            job.report.kind("base").kept["tag released"] += 1
+        return []
+    alive = {hold.name for hold in job.holds.living("checkpoints", job.expired)}
+    released = [tag for tag, id_ in tags.items() if id_ is not None and str(id_) not in alive]
+    for tag in released:
+        if not job.dry_run:
+            lake.release_version(tag)
+        job.report.kind("base").kept["tag released"] += 1
+    return released
 
 
 def collect_chains(job: GcRun, kind: HoldKind) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from weir.errors import WeirError
-from weir.records.holds import Holds
+from weir.records.holds import Expired, HoldKind, Holds
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.gc.plan import Ages
@@ -40,6 +40,17 @@ class GcRun:
     def dry_run(self) -> bool:
         """True when nothing may be written."""
         return self.deleter.dry_run
+
+    @property
+    def expired(self) -> Expired:
+        """In a dry run, what has expired by then counts as ended: the real run ends it."""
+        return dict.fromkeys(self.holding, self.now) if self.dry_run else {}
+
+    @property
+    def holding(self) -> list[HoldKind]:
+        """The kinds that hold others, as far as they were chosen."""
+        every: tuple[HoldKind, ...] = ("checkpoints", "consumers")
+        return [kind for kind in every if kind in self.kinds]
 
     def clock(self, store: Store) -> float:
         """That store's time, read once, before the first of its logs is listed (G-3)."""

@@ -62,7 +62,7 @@ def _collect_wave(visits: list[Visit], job: GcRun) -> None:
     # K-1b for all shards at once: every floor is raised. A checkpoint whose record is not found
     # here is recorded later, and sees these floors.
     try:
-        pins = job.holds.pins(expired_at=job.now if job.dry_run else None)
+        pins = job.holds.pins(job.expired)
     except WeirError as error:  # guard: G-11
         job.fail("reading the pins of checkpoints and consumers", error)  # G-11
         return
