@@ -147,6 +147,7 @@ def collect_leftovers(job: GcRun) -> None:
         (data,) = store.get_many([newest.path])
         if data is None:
             continue  # another collector prunes it
-        codec.loads(data, dict, f"{store.uri}/{newest.path}")  # G-11: beside it, older ones stay
+        # Beside a damaged record older ones stay.
+        codec.loads(data, dict, f"{store.uri}/{newest.path}")  # guard: G-11 test_gc_chains
         _count(job, "leftovers", listed)
         _supersede(job, "leftovers", listed)

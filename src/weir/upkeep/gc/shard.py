@@ -35,7 +35,8 @@ _FOLDERS_LISTED: Final = 64
 
 def collect_shards(job: GcRun) -> dict[UUID, int]:
     """Collect what is dead in the shards, and return those that are finished, with the routings
-    they were made under (C-17). A shard that fails is reported, the others go on."""
+    they were made under (C-17). A shard that fails is reported, the others go on; raises when it is
+    not known what is held (G-11)."""
     waiting = job.core.shard_ids()
     finished: dict[UUID, int] = {}
     while waiting:
@@ -61,11 +62,7 @@ def _collect_wave(visits: list[Visit], job: GcRun) -> None:
         return
     # K-1b for all shards at once: every floor is raised. A checkpoint whose record is not found
     # here is recorded later, and sees these floors.
-    try:
-        pins = job.holds.pins(job.expired)
-    except WeirError as error:  # guard: G-11
-        job.fail("reading the pins of checkpoints and consumers", error)  # G-11
-        return
+    pins = job.holds.pins(job.expired)
     visits = _each(job, visits, lambda visit: visit.decide(pins))
     _delete(visits, job)
 
