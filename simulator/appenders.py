@@ -31,7 +31,7 @@ from weir.read.scan import Scan
 from weir.records.table import TableRecords
 from weir.table import Table
 from weir.upkeep.compact.run import compact
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 from weir.upkeep.reshard import reshard
 
 APP: Final = 3_000_000
@@ -153,9 +153,9 @@ def final_of_appenders(run: Run, actor: Actor) -> None:
 
 
 def _collect(run: Run, actor: Actor) -> None:
-    target = target_of(open_table(TABLE, env=actor.env).core)
+    core = open_table(TABLE, env=actor.env).core
     report = collect(
-        target, min_age=0.0, fence_retention=2 * run.plan.fence_ttl, keep_first_entries=False
+        core, min_age=0.0, fence_retention=2 * run.plan.fence_ttl, keep_first_entries=False
     )
     if report.errors:
         raise Violation("T", f"collection of a healthy table: {report.errors}")

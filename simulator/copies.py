@@ -24,7 +24,7 @@ from weir.routing.shards import Shard
 from weir.table import Table
 from weir.upkeep.checkpoint import create
 from weir.upkeep.compact.run import compact
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 ATTEMPTS: Final = 3
 COPIES_MAX: Final = 3
@@ -149,7 +149,7 @@ def _use(run: Run, actor: Actor, role: Role, rng: random.Random, copy: Copy) -> 
         if rng.random() < 0.4:
             ttl = run.plan.fence_ttl
             collect(
-                target_of(table.core),
+                table.core,
                 min_age=0.0,
                 fence_retention=2 * ttl,
                 keep_first_entries=bool(ttl),

@@ -27,7 +27,7 @@ from weir.routing.writer import TableWriter
 from weir.table import Table
 from weir.upkeep.checkpoint import create
 from weir.upkeep.compact.run import compact
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 CUTS_MAX: Final = 4
 PATIENCE: Final = (0, 0, 20, 300)
@@ -144,7 +144,7 @@ def tidy_copy(run: Run, rng: random.Random, table: Table) -> None:
     if rng.random() < 0.3:
         ttl = run.plan.fence_ttl
         collect(
-            target_of(table.core),
+            table.core,
             min_age=0.0,
             fence_retention=2 * ttl,
             keep_first_entries=bool(ttl),

@@ -24,9 +24,8 @@ from weir.read.scan import Scan
 from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
 from weir.upkeep.checkpoint import Checkpoint, create, delete
-from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.run import compact
-from weir.upkeep.gc.collect import Target, collect, target_of
+from weir.upkeep.gc.collect import collect
 from weir.upkeep.tasks import Progress, Result, Task, run_task
 
 
@@ -41,9 +40,8 @@ def collector(run: Run, actor: Actor, role: Role) -> None:
     retention = max(run.plan.fence_retention, 0.05, 2 * ttl) if ttl else 0.0
     for _ in range(role.ops):
         try:
-            target = _target(run, actor)
             report = collect(
-                target,
+                _core(run, actor),
                 min_age=rng.choice((0.0, 0.0, 0.05)) if ttl else 0.0,
                 fence_retention=retention,
                 keep_first_entries=bool(ttl) or rng.random() < 0.5,
@@ -59,26 +57,15 @@ def collector(run: Run, actor: Actor, role: Role) -> None:
         actor.env.clock.sleep(0.1)
 
 
-def _target(run: Run, actor: Actor) -> Target:
-    """What to collect: the one shard, or in a story every shard of the table."""
-    if run.plan.is_story:
-        return target_of(open_table(TABLE, env=actor.env).core)
-    site = run.site(actor)
-    return Target(
-        site.store,
-        actor.env,
-        [site],
-        lake=run.lake(actor),
-        fence_ttl=run.plan.fence_ttl,
-        base_keep_from=lambda: keep_base_from(site.store),
-    )
+def _core(run: Run, actor: Actor) -> Core:
+    """What to collect: the table of one shard, or in a story every shard of the table."""
+    return open_table(TABLE, env=actor.env).core if run.plan.is_story else core_of(run, actor)
 
 
 def collect_once(run: Run, actor: Actor) -> None:
     """One collection of everything that may go."""
-    site = run.site(actor)
-    target = Target(site.store, actor.env, [site], lake=run.lake(actor), fence_ttl=0.0)
-    report = collect(target, min_age=0.0, fence_retention=0.0, keep_first_entries=False)
+    core = core_of(run, actor)
+    report = collect(core, min_age=0.0, fence_retention=0.0, keep_first_entries=False)
     if report.errors:
         raise Violation("T", f"collection of a healthy table: {report.errors}")
 

@@ -9,7 +9,7 @@ cannot be committed after it, and a fold counts from its commit on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -24,13 +24,13 @@ from weir.format.base_manifest import MemWalDetails
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
-from weir.lake.api import Lake, SsTableInfo
+from weir.lake.api import Cleaned, Lake, SsTableInfo
 from weir.lake.base.fence import FENCE, check_fence
 from weir.lake.base.fold import BaseFence, VersionEdit
 from weir.lake.base.fold_commit import FOLD
 from weir.lake.base.history import Commit
 from weir.lake.base.indexes import TableIndex
-from weir.lake.base.versions import RESTORE, Cleaned
+from weir.lake.base.versions import RESTORE
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 
 _ATTEMPTS: Final = 20
@@ -207,11 +207,17 @@ class ModelLake(Lake):
             return found
 
     def cleanup_old_versions(
-        self, replaced_for: timedelta, *, keep_from: int | None = None, dry_run: bool = False
+        self,
+        replaced_for: timedelta,
+        *,
+        keep_from: int | None = None,
+        dry_run: bool = False,
+        released: Collection[str] = (),
     ) -> Cleaned:
         """Remove versions nothing protects; the latest, and `keep_from` on, stay."""
         versions = sorted(self._versions())
-        kept = {*self.protected_versions().values(), *versions[-1:]}
+        tags = self.protected_versions().items()
+        kept = {*(v for tag, v in tags if tag not in released), *versions[-1:]}
         gone = [v for v in versions if v not in kept and (keep_from is None or v < keep_from)]
         if gone and not dry_run:
             self.store.delete([self._path(version) for version in gone])

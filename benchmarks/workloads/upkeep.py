@@ -19,7 +19,7 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.types import Epoch, Generation, Position
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 from weir.upkeep.gc.tasks import BATCH_OBJECTS, WORKERS
 
 EPOCHS = 10
@@ -57,7 +57,7 @@ def gc_weir(ctx: Ctx) -> Iterator[Round]:
     def run() -> float:
         table = _obsolete_log(ctx)
         began = time.perf_counter()
-        report = collect(target_of(table.core), 0, "7d")
+        report = collect(table.core, 0, "7d")
         took = time.perf_counter() - began
         assert report.ok, report.errors
         return report.kind("wal").deleted / took

@@ -23,15 +23,14 @@ from weir.lake.schemas import KEY_POSITION
 from weir.log.site import ShardSite
 from weir.log.wal_store import make_folder
 from weir.records.apps import take_app
-from weir.records.checkpoints import Checkpoints
 from weir.records.consumers import Consumer
+from weir.records.holds import Holds
 from weir.records.keeping import KeepRecords
 from weir.records.lineage import append_lineage, read_lineage
 from weir.records.table import TableRecords
 from weir.shard.tokens import Tokens
 from weir.store.local import LocalStore
 from weir.types import Epoch
-from weir.upkeep.gc.pins import end_chain, load_chains
 
 SOURCES = sorted((ROOT / "src/weir").rglob("*.py"))
 EVENT = re.compile(r"[a-z_]+(?:\.[a-z_]+)+")
@@ -159,7 +158,6 @@ ENCODERS = {
     "records/places.py",
     "shard/tokens.py",
     "upkeep/compact/jobs.py",
-    "upkeep/gc/pins.py",
 }
 """Modules whose records `every_record` makes; a test compares the list with the program."""
 
@@ -220,15 +218,15 @@ def every_record(folder: Path) -> None:
     weir.drop(weir.create(str(folder / "dropped"), schema, sharding=weir.PerWriter()).uri)
 
     store = LocalStore(table.uri)
-    checkpoints = Checkpoints(store)
-    checkpoints.mark_deleted(checkpoints.find("before-reshard"))
+    holds = Holds(store)
+    holds.end(holds.find("before-reshard"))
     consumer = Consumer(store, "c", 60.0)
     consumer.register({shard.id: 1}, SYSTEM.new_id(), 2)
     consumer.save(
         {shard.id: 1}, within={shard.id: 1}, expired_through=1.0, snapshot=SYSTEM.new_id(), load=2
     )
-    ended = next(c for c in load_chains(store, "_weir/consumers"))
-    assert end_chain(store, ended)
+    (held,) = holds.all("consumers")
+    assert holds.end(held, "expired")
     take_app(store, "a", "query")
     kept = KeepRecords(store, SYSTEM)
     kept.succeeded("compact", 1.0)

@@ -14,9 +14,8 @@ import pytest
 from simulator.keepers import ModelRunner
 from simulator.steps import watched
 from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
-from tests.support.sim_table import core_on
+from tests.support.sim_table import collect_all, core_on
 from weir.config import WriterConfig
-from weir.env import SYSTEM
 from weir.errors import CommitConflict
 from weir.format.paths import base_floor_dir
 from weir.lake.base.versions import Cleaned
@@ -26,18 +25,14 @@ from weir.records.table import TableRecords
 from weir.store.memory import MemoryStore
 from weir.upkeep.checkpoint import create
 from weir.upkeep.compact.run import compact
-from weir.upkeep.gc.collect import Target, collect
+
+ALWAYS_PROVE = WriterConfig(fence_ttl=0)
 
 
 def handle_on(store):
-    return SimpleNamespace(core=core_on(site_on(store), KEYED), writer_defaults=WriterConfig())
-
-
-def collect_all(store):
-    site = site_on(store)
-    target = Target(site.store, SYSTEM, [site], lake=lake_on(site), fence_ttl=0)
-    report = collect(target, min_age=0, fence_retention=0, keep_first_entries=False)
-    assert not report.errors
+    return SimpleNamespace(
+        core=core_on(site_on(store), KEYED, ALWAYS_PROVE), writer_defaults=ALWAYS_PROVE
+    )
 
 
 def rows(store):
@@ -80,7 +75,7 @@ def test_g6_a_fold_committed_into_a_collected_place_is_no_fold():
         compact(handle_on(sleepy).core, engine=ModelRunner())
     assert rows(store) == [0, 1, 2]
     compact(handle_on(store).core, engine=ModelRunner(), lease=0)
-    collect_all(store)
+    assert collect_all(site_on(store)).ok
     assert rows(store) == [0, 1, 2]
 
 
@@ -94,7 +89,7 @@ class CleansUpLater:
     def __getattr__(self, name):
         return getattr(self._lake, name)
 
-    def cleanup_old_versions(self, older_than, *, keep_from=None, dry_run=False):
+    def cleanup_old_versions(self, older_than, *, keep_from=None, dry_run=False, released=()):
         kept = set(self._lake.protected_versions().values())
         known = range(1, self._lake.open_base().version)
         self.doomed = [v for v in known if v not in kept and (keep_from is None or v < keep_from)]
@@ -115,8 +110,7 @@ def test_k1b_a_checkpoint_whose_base_is_being_cleaned_up_is_made_anew():
     def look_at_the_tags(step):
         if step == "announced" and not lake.doomed:
             lake.fence_base("newer")
-            target = Target(site.store, SYSTEM, [site], lake=lake, fence_ttl=0)
-            collect(target, min_age=0, fence_retention=0)
+            assert collect_all(site, lake=lake).ok
 
     made = create(watched(handle.core, "checkpoint", look_at_the_tags), "durable")
     assert before in lake.doomed

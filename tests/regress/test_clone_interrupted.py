@@ -13,7 +13,7 @@ from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CommitConflict, InvalidInput
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.records.lineage import read_lineage
 from weir.upkeep import clone as clones
 
@@ -71,7 +71,7 @@ def test_c3_a_clone_that_is_released_does_not_become_ready_without_its_pin(
         assert read_lineage(clones.open_store(place)).state == "copying"
         again(table).clone(place, made)
     lineage = read_lineage(clones.open_store(place))
-    records = Checkpoints(table.core.store)
+    records = Holds(table.core.store)
     assert lineage.state == "ready"
     assert all(records.load(pin.checkpoint) is not None for pin in lineage.pins)
     with pytest.raises(InvalidInput, match="still exists"):

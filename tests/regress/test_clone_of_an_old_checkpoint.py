@@ -5,7 +5,7 @@ floor of the base like a new pin: `CommitConflict`, forever (K-1b). Found by the
 """
 
 from tests.support.moments import again, expect, make, put, rows
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.upkeep.pinning import base_floor
 
 A, B = range(10), range(5, 20)
@@ -28,4 +28,4 @@ def test_k1_a_checkpoint_below_the_base_floor_is_cloned(tmp_path):
     table.delete_checkpoint(held)
     table.gc(min_age=0, fence_retention="2m")
     assert rows(again(copy)) == expect((A, "a"))
-    assert [c.owner for c in Checkpoints(table.core.store).all()] == [copy.uri]
+    assert [c.owner for c in Holds(table.core.store).checkpoints()] == [copy.uri]

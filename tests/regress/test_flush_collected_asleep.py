@@ -8,10 +8,10 @@ R for that of a fold of the log. It stopped with "a compaction folded the log". 
 import pytest
 
 from simulator.keepers import ModelRunner
-from tests.rules.test_snapshot_rounds import collect_all, keys_of, put
+from tests.rules.test_snapshot_rounds import keys_of, put
 from tests.support.hooks import HookStore
 from tests.support.one_shard import KEYED, KEYLESS, open_writer, site_on
-from tests.support.sim_table import core_on
+from tests.support.sim_table import collect_all, core_on
 from weir.config import WriterConfig
 from weir.log.manifests import Manifests
 from weir.store.memory import MemoryStore
@@ -28,7 +28,7 @@ def test_w5_a_writer_that_slept_until_its_flush_was_collected_goes_on(schema):
     def go_on():
         assert compact(core_on(site_on(store), schema), engine=ModelRunner()).job
         for _ in range(2):
-            collect_all(store)
+            collect_all(site_on(store), schema)
         assert not Manifests(site_on(store)).require().sstables, "the story needs them gone"
         assert Manifests(site_on(store)).floors.load().manifest >= published
 

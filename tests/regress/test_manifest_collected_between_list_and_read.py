@@ -5,21 +5,13 @@ as a new one.
 """
 
 from tests.support.hooks import HookStore
-from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
-from tests.support.sim_table import core_on
+from tests.support.one_shard import KEYED, open_writer, site_on
+from tests.support.sim_table import collect_all, core_on
 from weir.config import WriterConfig
-from weir.env import SYSTEM
 from weir.format.paths import manifest_hint_path
 from weir.log.manifests import Manifests
 from weir.read.scan import Scan
 from weir.store.memory import MemoryStore
-from weir.upkeep.gc.collect import Target, collect
-
-
-def collect_all(store):
-    site = site_on(store)
-    target = Target(site.store, SYSTEM, [site], lake=lake_on(site), fence_ttl=0)
-    collect(target, min_age=0, fence_retention=0, keep_first_entries=False)
 
 
 def test_g7d_a_reader_overtaken_after_its_listing_still_sees_the_shard():
@@ -27,17 +19,17 @@ def test_g7d_a_reader_overtaken_after_its_listing_still_sees_the_shard():
     writer = open_writer(site_on(store), WriterConfig(fence_ttl=0))
     writer.put([{"k": 1, "v": 1}])
     writer.flush()
-    collect_all(store)
+    collect_all(site_on(store))
     store.delete([manifest_hint_path(site_on(store).shard)])  # it may be missing or late (G-7d)
 
     def overtake():
         writer.put([{"k": 2, "v": 2}])
         writer.flush()
-        collect_all(store)
+        collect_all(site_on(store))
         store.delete([manifest_hint_path(site_on(store).shard)])
 
     watched = HookStore(store, "list", "/manifest", overtake)
     assert Manifests(site_on(watched)).latest() is not None
-    watched = HookStore(store, "list", "/manifest", lambda: collect_all(store))
+    watched = HookStore(store, "list", "/manifest", lambda: collect_all(site_on(store)))
     assert Scan(core_on(site_on(watched), KEYED)).to_table().num_rows == 2
     writer.close()

@@ -5,21 +5,13 @@ collected part a hole: `MissingEntry` on a healthy table (seed 10305 of the simu
 """
 
 from tests.support.hooks import HookStore
-from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
-from tests.support.sim_table import core_on
+from tests.support.one_shard import KEYED, open_writer, site_on
+from tests.support.sim_table import collect_all, core_on
 from weir.config import WriterConfig
-from weir.env import SYSTEM
 from weir.read.scan import Scan
 from weir.store.memory import MemoryStore
-from weir.upkeep.gc.collect import Target, collect
 
 ALWAYS_PROVE = WriterConfig(fence_ttl=0)
-
-
-def collect_all(store):
-    site = site_on(store)
-    target = Target(site.store, SYSTEM, [site], lake=lake_on(site), fence_ttl=0)
-    collect(target, min_age=0, fence_retention=0, keep_first_entries=False)
 
 
 def overtaken(store, writer, verb, part):
@@ -28,7 +20,7 @@ def overtaken(store, writer, verb, part):
             writer.put([{"k": key, "v": key}])
         writer.flush()
         writer.put([{"k": 50, "v": 50}])
-        collect_all(store)
+        collect_all(site_on(store))
 
     return HookStore(store, verb, part, go_on)
 

@@ -12,8 +12,9 @@ import pytest
 
 import weir
 from simulator.steps import watched
-from weir.records.checkpoints import Checkpoint, Checkpoints
+from weir.records.checkpoints import Checkpoint
 from weir.records.cut import ShardCut
+from weir.records.holds import Holds
 from weir.routing.core import first_manifest
 from weir.store.memory import MemoryStore
 from weir.types import Position
@@ -65,7 +66,7 @@ def test_f9_a_checkpoint_of_several_shards_knows_its_own_record() -> None:
     first, second = (
         ShardCut.of(first_manifest(UUID(int=number), 0, ()), Position(0)) for number in (1, 2)
     )
-    records = Checkpoints(MemoryStore())
+    records = Holds(MemoryStore())
     draft = Checkpoint(
         UUID(int=7), "all", created=0.0, base_version=1, routing_version=1, shards=(second, first)
     )

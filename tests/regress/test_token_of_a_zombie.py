@@ -6,9 +6,9 @@ before the floor passes their entries; below the floor only zombies write.
 """
 
 from tests.support.hooks import HookStore
-from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
+from tests.support.one_shard import KEYED, open_writer, site_on
+from tests.support.sim_table import collect_all
 from weir.config import WriterConfig
-from weir.env import SYSTEM
 from weir.format import paths
 from weir.format.wal_entry import EntryEncoder
 from weir.log.floors import Floors
@@ -16,12 +16,6 @@ from weir.log.intake import Intake
 from weir.shard.tokens import Tokens
 from weir.store.memory import MemoryStore
 from weir.types import Epoch, Generation, Position
-from weir.upkeep.gc.collect import Target, collect
-
-
-def collect_all(site, store=None):
-    target = Target(store or site.store, SYSTEM, [site], lake=lake_on(site), fence_ttl=0)
-    collect(target, min_age=0, fence_retention=0, keep_first_entries=False)
 
 
 def put_batch(site, version, app="s"):

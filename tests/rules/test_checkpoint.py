@@ -11,9 +11,9 @@ from tests.support.dying import die_at_every_write
 from tests.support.moments import again, at_time, expect, make, put, rows
 from weir.errors import CheckpointNotFound, InvalidInput, WalOnlyMode
 from weir.log.floors import Floors
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 from weir.upkeep.pinning import closed_pins
 
 A, B, C = range(10), range(5, 20), range(15, 30)
@@ -21,8 +21,7 @@ A, B, C = range(10), range(5, 20), range(15, 30)
 
 def collect_all(table, hook=lambda _step: None):
     """Garbage collection with no slack at all: only referenced objects stay."""
-    target = target_of(table.core)
-    report = collect(watched(target, "gc", hook), 0, 120, keep_first_entries=False)
+    report = collect(watched(table.core, "gc", hook), 0, 120, keep_first_entries=False)
     assert not report.errors, report.errors
     return report
 
@@ -120,7 +119,7 @@ def test_k1b_a_floor_raised_before_the_record_makes_the_checkpoint_start_over(tm
 
         def pass_it(step: str) -> None:
             if step == "announced" and not versions:
-                pinned = Checkpoints(table.core.store).all(pending=True)[0].shards[0]
+                pinned = Holds(table.core.store).checkpoints(pending=True)[0].shards[0]
                 versions.append(pinned.manifest_version)
                 writer.put([{"id": 99, "v": "later"}])
                 writer.flush()
@@ -128,7 +127,7 @@ def test_k1b_a_floor_raised_before_the_record_makes_the_checkpoint_start_over(tm
 
         made = checkpoints.create(watched(table.core, "checkpoint", pass_it), scope="durable")
         assert made.shards[0].manifest_version > versions[0]
-        assert [c.id for c in Checkpoints(table.core.store).all(pending=True)] == [made.id]
+        assert [c.id for c in Holds(table.core.store).checkpoints(pending=True)] == [made.id]
         assert list(table.core.lake.protected_versions()) == [made.base_tag]
 
 
@@ -140,7 +139,7 @@ def test_k1b_a_wal_floor_above_r_makes_it_start_over_and_it_gives_up_at_last(tmp
         Floors(table.core.table_site(shard.id)).raise_to("wal", 1)
         with pytest.raises(weir.CommitConflict, match="no checkpoint was made"):
             table.checkpoint(scope="durable")
-    assert Checkpoints(table.core.store).all(pending=True) == []
+    assert Holds(table.core.store).checkpoints(pending=True) == []
     assert table.core.lake.protected_versions() == {}
 
 
@@ -385,13 +384,13 @@ def test_k5_an_expired_checkpoint_holds_until_collection_removed_it(tmp_path):
 def test_g2_of_refresh_and_expiry_exactly_one_wins(tmp_path, first):
     table = make(tmp_path / "t", 1)
     made = table.checkpoint("all", ttl="1h")
-    records = Checkpoints(table.core.store)
+    records = Holds(table.core.store)
     if first == "refresh":
         table.refresh_checkpoint(made, "2h")
-        assert not records.mark_deleted(made)  # the record changed since it was read
+        assert not records.end(made)  # the record changed since it was read
         assert checkpoints.find(table.core, made).id == made.id
     else:
-        assert records.mark_deleted(made)
+        assert records.end(made)
         with pytest.raises(CheckpointNotFound):
             table.refresh_checkpoint(made, "2h")
 
@@ -400,13 +399,13 @@ def test_g2_a_refresh_of_a_chain_that_was_swept_away_notices(tmp_path):
     """The next number of the chain is free again; record 1, which was erased first, shows it."""
     table = make(tmp_path / "t", 1)
     made = table.checkpoint("all", ttl="1h")
-    records = Checkpoints(table.core.store)
-    assert records.mark_deleted(made)
+    records = Holds(table.core.store)
+    assert records.end(made)
     records.erase(made.id)
     with pytest.raises(CheckpointNotFound):
         records._append(made)
     assert records.load(made.id) is None
-    assert records.all(pending=True) == []
+    assert records.checkpoints(pending=True) == []
 
 
 # -- K-6, K-7, K-8 ---------------------------------------------------------------------------------
@@ -534,7 +533,7 @@ def test_a_crash_after_every_write_of_a_checkpoint_leaves_nothing_immortal(tmp_p
         now[0] += 90_000
         late = at_time(again(table), now)
         collect_all(late)
-        assert Checkpoints(table.core.store).all(pending=True) == [], n
+        assert Holds(table.core.store).checkpoints(pending=True) == [], n
         assert table.core.lake.protected_versions() == {}, n
         assert finished or n < 60
 

@@ -16,12 +16,12 @@ from tests.support.moments import SCHEMA, again, at_time, expect, log_place, mak
 from weir.errors import CorruptEntry, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.wal_entry import decode_entry, encode_fence
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.records.lineage import read_lineage
 from weir.store.open import open_store
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import clone as clones
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 from weir.upkeep.health import find_problems
 from weir.upkeep.parents import settle_pins
 
@@ -42,7 +42,7 @@ def fill(table):
 
 
 def collect_all(table):
-    report = collect(target_of(table.core), 0, 120, keep_first_entries=False)
+    report = collect(table.core, 0, 120, keep_first_entries=False)
     assert not report.errors, report.errors
     return report
 
@@ -354,8 +354,8 @@ def rewrite(table, made, **changes):
     changed = replace(made, **changes)
     path = paths.chain_path(paths.checkpoint_chain(made.id), 1)
     table.core.store.delete([path])
-    Checkpoints(table.core.store).announce(changed, pending_until=0.0)
-    return Checkpoints(table.core.store).load(made.id)
+    Holds(table.core.store).announce(changed, pending_until=0.0)
+    return Holds(table.core.store).load(made.id)
 
 
 def drop_entries(table, pin, count):
@@ -482,7 +482,7 @@ def test_c14_collection_detaches_a_clone_that_shares_nothing_any_more(tmp_path):
     copy = table.clone(str(tmp_path / "copy"), fill(table))
 
     def collected():
-        report = collect(target_of(again(copy).core), 0, 120, keep_first_entries=False)
+        report = collect(again(copy).core, 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
         return read_lineage(copy.core.store).pins
 
@@ -520,7 +520,7 @@ def test_c14_a_finished_clone_holds_the_parents_base_and_nothing_else(tmp_path):
     table.compact()
     lance.dataset(table.uri).optimize.compact_files()
     for _ in range(2):
-        report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+        report = collect(again(table).core, 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
     [held] = table.checkpoints()
     assert held.base_only
@@ -562,7 +562,7 @@ def test_c14_a_clone_that_is_not_finished_holds_everything(tmp_path):
         )
     table.delete_checkpoint(made)
     for _ in range(2):
-        collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+        collect(again(table).core, 0, 120, keep_first_entries=False)
     assert [c.base_only for c in table.checkpoints()] == [False]
     assert rows(table.clone(str(tmp_path / "copy"))) == BEFORE
 

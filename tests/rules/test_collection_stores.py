@@ -12,7 +12,8 @@ import weir
 from simulator.steps import watched
 from tests.support.moments import again, expect, log_place, make, put, rows, wipe
 from weir.format import paths
-from weir.upkeep.gc.collect import collect, plan, target_of
+from weir.testing.fault_store import FaultStore
+from weir.upkeep.gc.collect import collect, plan
 from weir.upkeep.tasks import run_task
 
 
@@ -108,7 +109,7 @@ def test_s8_a_store_that_was_given_away_after_the_plan_is_left_alone(tmp_path, m
         given = []
         report = collect(
             watched(
-                target_of(again(table).core),
+                again(table).core,
                 "gc",
                 lambda step: given.append(give_away()) if step == "pinned" else None,
             ),
@@ -188,7 +189,7 @@ def test_g3_ages_are_measured_by_the_clock_of_the_store_that_holds_the_entries(t
     core = skewed.core
     wal = core.log(core.shard_ids()[0]).current_site().wal
     core.wal_stores._folders[wal.uri] = Skewed(wal, ahead)
-    report = collect(target_of(skewed.core), 0, "7d")
+    report = collect(skewed.core, 0, "7d")
     assert report.ok, report.errors
     assert report.kind("wal").kept["first entry of an epoch"] > 0
     assert report.kind("wal").deleted > 10
@@ -207,8 +208,38 @@ def test_g3_a_former_place_has_its_own_clock(tmp_path):
     wal = former[0].wal
     core.wal_stores._folders[wal.uri] = Skewed(wal, -8 * 86400)
     before = positions(table, str(tmp_path / "w1"))
-    report = collect(target_of(skewed.core), 0, "7d")
+    report = collect(skewed.core, 0, "7d")
     assert report.ok, report.errors
     after = positions(table, str(tmp_path / "w1"))
     assert after, "the first entry of each epoch stays there, too"
     assert len(after) < len(before)
+
+
+def test_s6_a_wal_store_that_cannot_be_listed_keeps_its_log_and_the_report_says_so(tmp_path):
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    for _ in range(2):
+        many(table)
+    core = again(table).core
+    wal = core.log(core.shard_ids()[0]).current_site().wal
+    refusing = core.wal_stores._folders[wal.uri] = FaultStore(wal)
+    refusing.on("list").refuse(times=None)
+    report = collect(core, 0, 120, keep_first_entries=False)
+    assert report.ok, report.errors
+    assert any("could not be listed" in note for note in report.skipped)
+    assert report.kind("wal").seen == 0
+    assert report.kind("manifests").deleted, "the other kinds were collected"
+    refusing.heal()
+    assert collect(core, 0, 120, keep_first_entries=False).kind("wal").deleted > 10
+
+
+def test_s3_what_an_earlier_log_left_beside_the_data_is_collected_too(tmp_path):
+    table = make(tmp_path / "t", 1)
+    many(table)
+    many(table, wal_uri=str(tmp_path / "w"))
+    before = positions(table, table.uri)
+    collect(again(table).core, 0, "7d")
+    left = positions(table, table.uri)
+    assert left, "the first entry of epoch 1: its writer may aim there yet"
+    assert len(left) < len(before)
+    collect(again(table).core, 0, 120, keep_first_entries=False)
+    assert positions(table, table.uri) == []

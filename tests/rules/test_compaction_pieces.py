@@ -17,7 +17,7 @@ from weir.lake.base import fold
 from weir.read import reader
 from weir.read.survey import survey
 from weir.upkeep.compact import split
-from weir.upkeep.compact.plan import PendingShard, find_pending, make_job, size_of
+from weir.upkeep.compact.plan import PendingShard, find_pending, make_job
 from weir.upkeep.compact.run import compact
 from weir.upkeep.tasks import LocalRunner, run_task
 
@@ -152,7 +152,7 @@ def test_l4_an_sstable_that_does_not_tell_its_rows_stays_whole(tmp_path: Path) -
             for t in waiting[0].manifest.sstables
         ]
         manifest = replace(waiting[0].manifest, sstables=tuple(silent))
-        weights = [size_of(t) for t in silent]
+        weights = [t.size for t in silent]
         cut = structs.replace(waiting[0].cut, sstables=tuple(silent))
         told = PendingShard(manifest, cut, 0, sum(size for _, size in weights))
         job = make_job("job", base, [told])

@@ -18,7 +18,7 @@ from weir.format import paths
 from weir.records.consumers import Consumer
 from weir.store.open import open_store
 from weir.upkeep import consumers
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 
 def write(table, ids, text="a"):
@@ -28,7 +28,7 @@ def write(table, ids, text="a"):
 
 def collect_log(table):
     """Collect everything that nothing holds."""
-    collect(target_of(again(table).core), 0, "2m", keep_first_entries=False)
+    collect(again(table).core, 0, "2m", keep_first_entries=False)
 
 
 def is_collected(table):
@@ -270,7 +270,7 @@ def test_p3_a_consumer_that_expired_does_not_go_on_as_if_nothing_was_missing(tmp
     bookmark = next(feed).bookmark
     feed.commit()
     now[0] += 3601
-    collect(target_of(table.core), 0, "2m", keep_first_entries=False)
+    collect(table.core, 0, "2m", keep_first_entries=False)
     with pytest.raises(SnapshotExpired, match=r"drop_consumer\('mirror'\)"):
         getattr(table, call)(consumer="mirror")
     write(table, [7])

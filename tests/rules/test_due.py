@@ -1,17 +1,21 @@
 """`weir.due`: one place says which upkeep a table needs, and `perform` does it and records it."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 import weir
 from tests.support.moments import at_time, make, put, rows
 from weir.format import paths
+from weir.format.manifest import ROW_BYTES, encode_manifest
 from weir.records.keeping import FIRST_PAUSE, JOBS_MAX, LONGEST_PAUSE, TEXT_MAX, KeepRecords
 from weir.table import Table
+from weir.types import Version
 from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.due import look
 from weir.upkeep.perform import JobReport, perform
@@ -285,3 +289,25 @@ def test_the_record_stays_small(tmp_path: Path) -> None:
 def test_a_policy_is_checked_when_it_is_made(settings: dict[str, Any]) -> None:
     with pytest.raises(weir.InvalidInput, match=next(iter(settings))):
         weir.KeepPolicy(**settings)
+
+
+def test_what_waits_is_measured_alike_by_due_and_by_stats(tmp_path: Path) -> None:
+    """Also in an SSTable of another program, which recorded its rows and not its bytes."""
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, [1, 2, 3], "a")
+    shard = table.shards()[0]
+    latest = shard.manifest()
+    (flushed,) = latest.sstables
+    foreign = replace(
+        latest,
+        version=Version(latest.version + 1),
+        sstables=(structs.replace(flushed, in_memory_bytes=None),),
+    )
+    path = paths.manifest_path(shard.id, foreign.version)
+    table.core.store.put_if_absent(path, encode_manifest(foreign))
+    table = weir.open(table.uri)
+    (one,) = table.stats().shards
+    debt = weir.due(table, NEVER).debt
+    assert (one.generations, one.lag) == (debt.generations, debt.entries) == (1, 0)
+    assert one.sstable_bytes == debt.nbytes == 3 * ROW_BYTES

@@ -12,7 +12,7 @@ from weir.records.consumers import Consumer
 from weir.spark.feed import WeirFeed
 from weir.spark.feed_offsets import positions_of
 from weir.spark.feed_schema import feed_schema
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 
 def write(table: weir.Table, *keys: int) -> None:
@@ -21,7 +21,7 @@ def write(table: weir.Table, *keys: int) -> None:
 
 
 def collect_log(table: weir.Table) -> None:
-    collect(target_of(weir.open(table.uri).core), 0, "2m", keep_first_entries=False)
+    collect(weir.open(table.uri).core, 0, "2m", keep_first_entries=False)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import weir
 from tests.support.moments import again, expect, make, put, rows
 from tests.support.tables import CountingStore
 from weir.read.positions import passed_by, positions_at
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 A, B = range(40), range(20, 60)
 
@@ -25,7 +25,7 @@ def resharded(place, **options):
 def sweep(table, times=3):
     for _ in range(times):
         again(table).compact()
-        report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+        report = collect(again(table).core, 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
 
 
@@ -191,7 +191,7 @@ def test_c17_a_shard_of_the_routing_that_counts_is_not_finished(tmp_path, monkey
         with pytest.raises(KeyboardInterrupt):
             again(table).reshard(weir.Bucket("id", 3))
     for _ in range(3):
-        collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+        collect(again(table).core, 0, 120, keep_first_entries=False)
     assert finished(table) == 0
     copy = again(table).clone(str(tmp_path / "copy"), again(table).checkpoint(name="held"))
     assert rows(copy) == expect((A, "a"))

@@ -9,6 +9,7 @@ import pytest
 
 from simulator.steps import watched
 from tests.support.shards import Bench
+from tests.support.sim_table import core_on
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, FencedError, InvalidInput, SnapshotExpired, StoreError
 from weir.format import paths
@@ -22,38 +23,11 @@ from weir.records import codec
 from weir.records.checkpoints import Checkpoint
 from weir.records.cut import ShardCut
 from weir.shard.tokens import Tokens
-from weir.store.memory import MemoryStore
 from weir.store.retry import RetryingStore, RetryPolicy
-from weir.testing.fault_store import FaultStore
 from weir.types import Generation, Position, Version
-from weir.upkeep.gc.collect import Target, collect
+from weir.upkeep.gc.collect import collect
 
 CHECKPOINT = UUID("11111111-1111-4111-8111-111111111111")
-
-
-class FakeBase:
-    mem_wal = None
-
-    def __init__(self, compacted: dict[UUID, int]) -> None:
-        self.compacted = compacted
-
-
-class FakeLake:
-    """The part of Lance that collection needs: how far each shard is folded."""
-
-    def __init__(self) -> None:
-        self.compacted: dict[UUID, int] = {}
-
-    def open_base(self, version: int | None = None) -> FakeBase:
-        return FakeBase(self.compacted)
-
-    def base_before(self, moment: float) -> FakeBase:
-        """Treat every fold in this fake as an old one."""
-        return FakeBase(self.compacted)
-
-    def protected_versions(self) -> dict[str, int]:
-        """No version of the base is tagged."""
-        return {}
 
 
 class Place(Bench):
@@ -61,15 +35,16 @@ class Place(Bench):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.lake = FakeLake()
         if self.raw._env is SYSTEM:  # first Place on this store: its clock stamps the objects
             self.raw._env = self.env
-
-    def target(self, **changes) -> Target:
-        return replace(Target(self.store, self.env, [self.site], lake=self.lake), **changes)
+        self.core = core_on(self.site, self.table_schema)
 
     def gc(self, min_age=0, fence_retention="7d", **settings):
-        return collect(self.target(), min_age, fence_retention, **settings)
+        return collect(self.core, min_age, fence_retention, **settings)
+
+    def fold(self, through: int) -> None:
+        """Say in the base that it holds the rows up to that generation."""
+        self.core.lake.mark_compacted({self.shard: through})
 
     def flush(self, position: int, *, name: str = "", manifests: Manifests | None = None) -> None:
         """Publish one SSTable that covers everything up to `position`."""
@@ -119,6 +94,7 @@ class Place(Bench):
         made = Checkpoint(checkpoint, "all", 0.0, 1, 1, cuts, **more)
         path = paths.chain_path(paths.checkpoint_chain(checkpoint), 1)
         self.raw.put_if_absent(path, codec.dumps(made))
+        self.core.lake.protect_version(made.base_tag, made.base_version)
 
 
 @pytest.fixture
@@ -157,7 +133,7 @@ def test_g1_a_checkpoint_keeps_its_version_its_sstables_and_its_stretch_of_the_l
     place.flush(3)
     place.pin(through=5)
     place.flush(6)
-    place.lake.compacted = {place.shard: 2}
+    place.fold(2)
     report = place.gc(fence_retention="7d", keep_first_entries=False)
     assert report.pruned == 2
     assert place.positions() == [4, 5, 6]
@@ -175,8 +151,8 @@ def test_g1_what_young_versions_name_stays_for_readers(place: Place) -> None:
     for i in range(2, 7):
         a.append(place.rows(i))
     place.flush(3)
+    place.fold(1)
     place.clock.now += 3600
-    place.lake.compacted = {place.shard: 1}
     report = place.gc("15m", keep_first_entries=False)
     assert report.pruned == 1
     assert place.folders() == ["00000001_gen_1"], "named until a moment ago"
@@ -227,7 +203,7 @@ def test_g3_the_clock_of_this_machine_decides_nothing(place: Place) -> None:
     ahead.raw = place.raw
     store = RetryingStore(place.raw, ahead.env, RetryPolicy())
     site = ShardSite(store, store, place.shard, ahead.env)
-    report = collect(Target(store, ahead.env, [site]), "15m", "7d")
+    report = collect(core_on(site, ahead.table_schema), "15m", "7d")
     assert report.kind("wal").deleted == 0
     assert place.positions() == list(range(1, 9))
 
@@ -258,7 +234,7 @@ def test_g4_folders_are_listed_before_the_manifest_is_read(place: Place) -> None
             place.flush(2)
 
     place.folder("00000001_gen_1")
-    collect(watched(place.target(), "gc", publish), 0, "7d")
+    collect(watched(place.core, "gc", publish), 0, "7d")
     assert place.folders() == ["00000001_gen_1", "00000002_gen_2"]
 
 
@@ -270,9 +246,9 @@ def test_g5_a_fold_that_ends_while_we_collect_loses_nothing(place: Place) -> Non
 
         def fold(at: str, p=p, step=step) -> None:
             if at == step:
-                p.lake.compacted = {p.shard: 1}
+                p.fold(1)
 
-        collect(watched(p.target(), "gc", fold), 0, "7d")
+        collect(watched(p.core, "gc", fold), 0, "7d")
         latest = p.manifests().require()
         assert {t.path for t in latest.sstables} <= set(p.folders())
 
@@ -284,14 +260,14 @@ def test_a_restore_during_collection_keeps_what_it_names_again(place: Place) -> 
         p.open().append(p.rows(1))
         p.flush(2)
         p.pin(through=2)
-        p.lake.compacted = {p.shard: 1}
+        p.fold(1)
         p.gc()
         assert p.manifests().require().sstables == ()
 
         def restore(at: str, p=p, step=step) -> None:
             if at == step:
                 manifests = p.manifests()
-                p.lake.compacted = {}
+                p.core.lake.restore(1)
                 old = manifests.load(Version(2))
                 claimed = manifests.claim(manifests.require())
                 manifests.update(
@@ -300,7 +276,7 @@ def test_a_restore_during_collection_keeps_what_it_names_again(place: Place) -> 
                 )
                 p.record(2, deleted=True)
 
-        collect(watched(p.target(), "gc", restore), 0, "7d")
+        collect(watched(p.core, "gc", restore), 0, "7d")
         assert p.folders() == ["00000001_gen_1"], step
 
 
@@ -499,7 +475,7 @@ def test_g10_a_dry_run_says_it_all_and_writes_nothing(place: Place) -> None:
     taken_over(place)
     place.folder("aaaaaaaa_gen_1")
     place.pin(through=8, expires=place.store.now() - 1)
-    place.lake.compacted = {place.shard: 1}
+    place.fold(1)
     before = {meta.path for meta in place.raw.list("")}
     dry = place.gc(dry_run=True)
     assert {meta.path for meta in place.raw.list("")} == before
@@ -547,7 +523,7 @@ def test_g12_two_collectors_at_once_and_a_missing_object_are_fine(place: Place) 
             steps.append(step)
             assert other.gc().ok
 
-    assert collect(watched(place.target(), "gc", meanwhile), 0, "7d").ok
+    assert collect(watched(place.core, "gc", meanwhile), 0, "7d").ok
     assert steps
     assert place.positions() == [1, 3, 8]
 
@@ -570,42 +546,6 @@ def test_g12_a_collection_that_died_is_finished_by_the_next(place: Place) -> Non
         assert healed.gc().ok
         assert healed.positions() == [1, 3, 8], crash
         assert healed.versions() == [3], crash
-
-
-def test_s6_without_the_wal_store_the_log_is_left_alone_and_the_report_says_so(place) -> None:
-    wal = FaultStore(MemoryStore(env=place.env), env=place.env)
-    place.site = ShardSite(place.store, wal, place.shard, place.env)
-    a = place.open()
-    a.append(place.rows(1))
-    place.flush(2)
-    place.flush(2)
-    wal.on("list").refuse(times=None)
-    report = place.gc()
-    assert any("was not collected" in note for note in report.skipped)
-    assert report.ok
-    assert report.kind("wal").seen == 0
-    assert place.versions() == [3], "the other kinds were collected"
-    wal.heal()
-    place.clock.now += 8 * 86400
-    assert place.gc().kind("wal").deleted == 1
-
-
-def test_s3_what_an_earlier_log_left_beside_the_data_is_collected_too(place: Place) -> None:
-    a = place.open()
-    for i in range(3):
-        a.append(place.rows(i))
-    place.flush(4)
-    wal = MemoryStore(env=place.env)
-    place.site = ShardSite(place.store, wal, place.shard, place.env)
-    b = place.open()
-    b.append(place.rows(9))
-    place.flush(6)
-    report = place.gc()
-    assert place.positions() == [1], "the first entry of epoch 1: its writer may aim there yet"
-    assert report.kind("wal").deleted == 3
-    place.clock.now += 8 * 86400
-    place.gc()
-    assert place.positions() == []
 
 
 def test_p2_tokens_outlive_the_entries_that_carried_them(place: Place) -> None:
@@ -694,13 +634,23 @@ def test_tasks_travel_as_json_and_run_anywhere(place: Place) -> None:
 
     taken_over(place)
     tasks: list[Batch] = []
-    report = collect(place.target(), 0, "7d", planned=tasks)
+    report = collect(place.core, 0, "7d", planned=tasks)
     assert report.deleted == 0
     assert place.positions() == list(range(1, 9))
     for text in [json.dumps(task.to_dict()) for task in tasks] * 2:
         batch = Batch.from_dict(json.loads(text))
         delete_batch(place.store, batch)
     assert place.positions() == [1, 3, 8]
+
+
+def test_g10_a_failing_listing_of_the_shards_does_not_stop_the_other_kinds(place: Place) -> None:
+    taken_over(place)
+    place.fold(1)
+    place.faults.on("list_folder", paths.SHARDS).refuse(times=None)
+    report = place.gc()
+    assert [error.startswith("shards: StoreError") for error in report.errors] == [True]
+    assert report.kind("base").deleted == 1
+    assert place.positions() == list(range(1, 9))
 
 
 def test_a_failing_listing_is_an_error_of_that_shard_alone(place: Place) -> None:

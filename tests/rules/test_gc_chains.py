@@ -39,3 +39,20 @@ def test_g9_the_records_of_many_restores_are_trimmed_and_the_last_one_counts(
     assert read_lineage(store) == last
     assert table.restore(checkpoint).checkpoint == checkpoint.id
     assert table.scan().to_table().to_pylist() == [{"id": 1}]
+
+
+def test_g11_beside_a_damaged_record_the_older_ones_stay(tmp_path: Path) -> None:
+    """They are what the table can be repaired from."""
+    config = weir.WriterConfig(fence_ttl=0)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, writer_defaults=config)
+    store = table.core.store
+    chain = [paths.chain_path(paths.keep_chain(), n) for n in range(1, RECORDS_KEPT + 4)]
+    for path in chain:
+        store.put(path, b"{}")
+    store.put(chain[-1], b"{")
+    report = table.gc(min_age=0, fence_retention=0, kinds=["leftovers"])
+    assert [chain[-1] in error for error in report.errors] == [True]
+    assert sorted(meta.path for meta in store.list(paths.keep_chain())) == chain
+    store.put(chain[-1], b"{}")
+    assert table.gc(min_age=0, fence_retention=0, kinds=["leftovers"]).ok
+    assert len(list(store.list(paths.keep_chain()))) == RECORDS_KEPT

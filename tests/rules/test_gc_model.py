@@ -12,7 +12,9 @@ import pytest
 from simulator import interleave
 from simulator.gc_model import NEVER, Bounds, Broken, explore, main
 from simulator.interleave import InlineThreads, Scenario
+from simulator.model_lake import ModelLake
 from tests.support.shards import SHARD, HandClock, schema
+from tests.support.sim_table import core_on
 from weir.env import Env
 from weir.errors import CheckpointNotFound, CommitConflict, FencedError
 from weir.format import paths
@@ -24,13 +26,14 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.records.checkpoints import Checkpoint, Checkpoints
+from weir.records.checkpoints import Checkpoint
 from weir.records.cut import ShardCut
+from weir.records.holds import Holds
+from weir.routing.core import Core
 from weir.shard.replay import Replay
 from weir.store.memory import MemoryStore
 from weir.types import Generation, Position
-from weir.upkeep.gc.collect import Target, collect
-from weir.upkeep.gc.pins import Chains, load_pins
+from weir.upkeep.gc.collect import collect
 
 # Both locks, each lock alone, and neither.
 BOTH = {"retention": NEVER, "fence_ttl": 0}
@@ -107,6 +110,9 @@ class World:
         env = Env(HandClock(), InlineThreads(), random.Random(next(self.numbers)))
         return ShardSite(store, store, SHARD, env, fence_ttl=self.fence_ttl)
 
+    def core(self, store) -> Core:
+        return core_on(self.site(store), self.schema, lake=ModelLake(store, self.schema))
+
     def writer(self, appends: int, flushes: int):
         def run(store) -> None:
             site = self.site(store)
@@ -152,9 +158,8 @@ class World:
                 yield from batch.column("id").to_pylist()
 
     def collector(self, store) -> None:
-        site = self.site(store)
         report = collect(
-            Target(store, site.env, [site]),
+            self.core(store),
             0,
             "7d",
             kinds=["wal", "manifests"],
@@ -223,12 +228,12 @@ class Pinned(World):
         site = self.site(store)
         manifest = Manifests(site).require()
         pin = ShardCut.of(manifest, Position(manifest.last_seen))
-        records = Checkpoints(store)
+        records = Holds(store)
         draft = Checkpoint(site.env.new_id(), "durable", 0.0, 1, 1, (pin,))
         pending = records.announce(draft, pending_until=1e18)
         floors = Floors(site).load()
         if pin.manifest_version <= floors.manifest or pin.replay_after < floors.wal:
-            records.mark_deleted(pending)
+            records.end(pending)
             return
         with contextlib.suppress(CheckpointNotFound):
             self.confirmed.append(records.confirm(pending, expires=None))
@@ -264,11 +269,12 @@ def test_k1b_a_confirmed_checkpoint_keeps_what_it_names_in_every_interleaving() 
 def test_k1b_a_collector_that_asks_before_it_raises_the_floor_breaks_it(monkeypatch) -> None:
     """Validates the test above: the pins are read too early."""
 
+    read = Holds.pins
+
     def early(world, store) -> None:
-        site = world.site(store)
-        pins = load_pins(Chains(store), 0.0)
-        monkeypatch.setattr("weir.upkeep.gc.collect.load_pins", lambda *a, **k: pins)
-        collect(Target(store, site.env, [site]), 0, "7d", kinds=["wal", "manifests"])
+        pins = read(Holds(store))
+        monkeypatch.setattr(Holds, "pins", lambda *a, **k: pins)
+        collect(world.core(store), 0, "7d", kinds=["wal", "manifests"])
 
     with pytest.raises(AssertionError, match="a confirmed checkpoint lost"):
         interleave.explore(pinned(flusher=True, collector=early), preemptions=1)

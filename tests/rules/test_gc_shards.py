@@ -8,7 +8,7 @@ from weir.format import paths
 from weir.testing.fault_store import FaultStore
 from weir.upkeep.gc import records as gc_records
 from weir.upkeep.gc import shard as gc_shard
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
@@ -28,8 +28,6 @@ def traced(table, **settings):
     """Collect everything; return the report and each request as (verb, path)."""
     core = weir.open(table.uri).core
     core.store = FaultStore(core.store)
-    target = target_of(core)
-    core.store.log.clear()
     open_base = core.lake.open_base
 
     def noted(version=None):
@@ -37,7 +35,7 @@ def traced(table, **settings):
         return open_base(version)
 
     core.lake.open_base = noted
-    report = collect(target, 0, 120, keep_first_entries=False, **settings)
+    report = collect(core, 0, 120, keep_first_entries=False, **settings)
     assert report.ok, report.errors
     return report, [("base", "") if e is None else (e.op, str(e.path)) for e in core.store.log]
 
@@ -136,6 +134,24 @@ def test_g10_a_dry_run_lists_what_the_real_run_deletes(tmp_path, min_age):
     assert bool(real.kinds["sstables"].deleted) == (min_age == 0)
 
 
+@pytest.mark.parametrize("kinds", [None, ["wal", "manifests", "sstables", "base"]])
+def test_g10_a_dry_run_counts_what_an_expired_checkpoint_held(tmp_path, kinds):
+    """Without the kind "checkpoints" a real run does not end it."""
+    table = flushed(tmp_path / "t", 1)
+    table.checkpoint(ttl=0)
+    with table.writer() as writer:
+        writer.put([{"id": i, "v": 9} for i in range(8)])
+        writer.flush()
+    table.compact()
+    dry = weir.open(table.uri).gc(min_age=0, kinds=kinds, dry_run=True)
+    real = weir.open(table.uri).gc(min_age=0, kinds=kinds)
+    assert dry.ended == real.ended == int(kinds is None)
+    assert dry.kinds["base"].kept == real.kinds["base"].kept
+    assert {kind: part.deleted for kind, part in dry.kinds.items()} == {
+        kind: part.deleted for kind, part in real.kinds.items()
+    }
+
+
 def test_g10_a_shard_that_fails_does_not_stop_the_others(tmp_path):
     table = flushed(tmp_path / "t", 2)
     broken, other = table.shards()
@@ -154,7 +170,7 @@ def test_g10_progress_never_says_more_than_all(tmp_path, monkeypatch):
     for number in range(3):
         table.core.store.put(f"{paths.PROBE}/{number}", b"x")
     report = collect(
-        target_of(table.core),
+        table.core,
         0,
         120,
         progress=lambda kind, done, total: told.append((kind, done, total)),

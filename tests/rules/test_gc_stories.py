@@ -19,7 +19,7 @@ from weir.log.appender import WalAppender
 from weir.log.site import ShardSite
 from weir.testing.fault_store import FaultStore
 from weir.types import Position
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 SCHEMA = pa.schema(
     [
@@ -120,7 +120,7 @@ def told(table: weir.Table, options: dict[str, str], *, keep_first: bool, **said
     """Run the scenario and return the answer that the sleeper got for row 99."""
     with sleeper(table, options, **said) as child:
         take_over(table)
-        report = collect(target_of(table.core), 0, "7d", keep_first_entries=keep_first)
+        report = collect(table.core, 0, "7d", keep_first_entries=keep_first)
         assert report.ok, report.errors
         assert report.kind("wal").deleted > 3
         tell(child, "go")
@@ -202,7 +202,7 @@ def test_g7_a_put_that_travels_past_the_collection(table, store_kind, fence_ttl)
     thread = site.env.threads.start(put, name="late")
     gate.wait_reached()
     take_over(table)
-    assert collect(target_of(table.core), 0, "7d").ok
+    assert collect(table.core, 0, "7d").ok
     gate.release()
     thread.join()
     assert isinstance(outcome[0], FencedError)
@@ -216,11 +216,11 @@ def test_native_writers_and_readers_go_on_after_a_collection(table, store_kind) 
     import lance
 
     take_over(table)
-    collect(target_of(table.core), 0, "7d")
+    collect(table.core, 0, "7d")
     with lance.dataset(table.uri).mem_wal_writer(str(table.shards()[0].id)) as w:
         w.put(pa.table({"id": pa.array([50], pa.int64()), "v": pa.array([1], pa.int64())}))
     assert ids(table) == {4, 5, 6, 7, 8, 50}
-    report = collect(target_of(table.core), 0, "7d")
+    report = collect(table.core, 0, "7d")
     assert report.ok, report.errors
     assert report.kind("manifests").kept["native writer"] > 0, "it knows no floors"
     take_over(table)

@@ -18,7 +18,7 @@ from weir.format.wal_entry import EntryEncoder
 from weir.routing.shards import schema_for_writing
 from weir.spark.feed import WeirFeed
 from weir.types import Epoch, Generation, Position
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 PLACES = {
     "made with a WAL store": ("w1", ["w1"]),
@@ -210,7 +210,7 @@ def test_g7c_a_row_that_nobody_acknowledged_is_never_handed_out(tmp_path, kind, 
     if spark is not None:  # the batch is planned before the collection and read after it
         end = spark.reader.latestOffset(spark.offset, ReadAllAvailable())
         ends = spark.reader.partitions(spark.offset, end)
-    report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+    report = collect(again(table).core, 0, 120, keep_first_entries=False)
     assert report.ok, report.errors
     wal = table.core.log(shard.id).current_site().wal
     wal.put_if_absent(

@@ -19,7 +19,7 @@ from weir.read.snapshot import Snapshot, take_snapshot
 from weir.routing.natives import wanted_mem_wal_index
 from weir.upkeep import exclusive
 from weir.upkeep import move_wal as moving
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 from weir.upkeep.move_wal import move_wal
 
 A, B, C = range(10), range(5, 20), range(15, 30)
@@ -235,7 +235,7 @@ def test_s3_a_mover_that_slept_past_another_and_a_collection_finds_its_place(tmp
             named.append(0)
             again(table).move_wal(str(tmp_path / "w2"))
             named.append(table.core.log(shard).latest().log_place)
-            collect(target_of(again(table).core), 0, "2m", keep_first_entries=False)
+            collect(again(table).core, 0, "2m", keep_first_entries=False)
 
     slept = again(table, env=Env(failpoint=overtaken))
     with pytest.raises(CommitConflict, match="another process moved it"):

@@ -32,7 +32,7 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.records.table import TableRecords
 from weir.store.api import ObjectExists, ObjectMissing
 from weir.store.memory import MemoryStore
@@ -40,7 +40,7 @@ from weir.table import Table
 from weir.types import Epoch, Generation, Position, Version
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import pinning
-from weir.upkeep.gc.collect import Target, collect
+from weir.upkeep.gc.collect import collect
 
 HOUR = 3600.0
 
@@ -144,7 +144,7 @@ class World:
     def collector(self, store) -> None:
         site = self.site(store)
         report = collect(
-            Target(store, site.env, [site], lake=ModelLake(store, KEYED)),
+            core_on(site, KEYED, lake=ModelLake(store, KEYED)),
             0,
             "7d",
             keep_first_entries=False,
@@ -212,7 +212,7 @@ class Held(World):
 
     def refresher(self, store) -> None:
         self.made = [checkpoints.refresh(self.table(store).core, self.made[0].id, 10 * HOUR)]
-        standing = Checkpoints(store).load(self.made[0].id)
+        standing = Holds(store).load(self.made[0].id)
         assert standing is not None
         assert standing.expires == self.made[0].expires
 

@@ -23,7 +23,7 @@ from weir.read.positions import passed_by, positions_at
 from weir.routing.open_writers import OpenWriters
 from weir.routing.shards import schema_for_writing
 from weir.testing.faulty import FaultyStores
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 from weir.upkeep.owner import Owner
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -335,7 +335,7 @@ def test_c18_an_explicit_takeover_is_survived_as_well(tmp_path):
 def sweep(table, times: int = 3) -> None:
     for _ in range(times):
         later(table).compact()
-        report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+        report = collect(again(table).core, 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
 
 
@@ -406,7 +406,7 @@ def die_and_finish(table, *ids_: int) -> None:
         append(table.writer(), n)
     for _ in range(4):
         later(table).compact()
-        assert collect(target_of(again(table).core), 0, 120, keep_first_entries=False).ok
+        assert collect(again(table).core, 0, 120, keep_first_entries=False).ok
 
 
 @pytest.mark.parametrize("consumer", [None, "mirror"])

@@ -13,7 +13,7 @@ from weir.config import WriterConfig
 from weir.errors import FencedError, MissingEntry
 from weir.search import plan
 from weir.store.memory import MemoryStore
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 
 def in_simulation(work, seed=1):
@@ -149,7 +149,7 @@ def test_g12_a_writer_s_own_read_overtaken_by_collection_is_planned_anew(
 
         def overtake():
             other.compact()
-            collect(target_of(other.core), 0, 120, keep_first_entries=False)
+            collect(other.core, 0, 120, keep_first_entries=False)
 
         calls = collected_once(monkeypatch, table.core.lake, "open_sstable", overtake)
         rows = use(own, read)

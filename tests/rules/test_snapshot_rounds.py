@@ -13,10 +13,9 @@ import pytest
 import weir
 from simulator.keepers import ModelRunner
 from tests.support.hooks import HookStore
-from tests.support.one_shard import KEYED, KEYLESS, lake_on, open_writer, site_on
-from tests.support.sim_table import core_on
+from tests.support.one_shard import KEYED, KEYLESS, open_writer, site_on
+from tests.support.sim_table import collect_all, core_on
 from weir.config import WriterConfig
-from weir.env import SYSTEM
 from weir.errors import MissingEntry
 from weir.format import paths
 from weir.read import snapshot as snapshots
@@ -25,7 +24,6 @@ from weir.read.snapshot import take_snapshot
 from weir.store.memory import MemoryStore
 from weir.types import Position
 from weir.upkeep.compact.run import compact
-from weir.upkeep.gc.collect import Target, collect
 
 ALWAYS_PROVE = WriterConfig(fence_ttl=0)
 
@@ -33,12 +31,6 @@ ALWAYS_PROVE = WriterConfig(fence_ttl=0)
 def put(writer, *keys):
     for key in keys:
         writer.put([{"k": key, "v": key}])
-
-
-def collect_all(store):
-    site = site_on(store)
-    target = Target(site.store, SYSTEM, [site], lake=lake_on(site), fence_ttl=0)
-    collect(target, min_age=0, fence_retention=0, keep_first_entries=False)
 
 
 def keys_of(core):
@@ -105,7 +97,7 @@ def test_l1_a_flush_and_collection_after_round_one_is_noticed():
     def go_on():
         put(warm.writer, 3)
         warm.writer.flush()
-        collect_all(warm.store)
+        collect_all(site_on(warm.store))
 
     assert set(warm.then(go_on)) >= {0, 1, 2}
 
@@ -117,7 +109,7 @@ def test_l1_a_collected_end_of_the_log_is_not_taken_for_its_tip():
     for key in range(3, 8):
         put(warm.writer, key)
         warm.writer.flush()
-    collect_all(warm.store)
+    collect_all(site_on(warm.store))
     known = warm.core.tails.manifests(site_on(warm.store)).known
     assert known is not None
     newer = paths.manifest_path(known.shard_id, known.version + 1)

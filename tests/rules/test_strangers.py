@@ -21,7 +21,7 @@ from weir.format import paths
 from weir.format.lance_file import assemble
 from weir.format.lance_messages import read_manifest
 from weir.format.manifest import decode_manifest, encode_manifest
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 ROUNDS = int(os.environ.get("WEIR_STRANGERS", "24"))
 A, B = range(10), range(5, 20)
@@ -169,7 +169,7 @@ def use(world, number):
         lambda: seen.append(rows(weir.open(world.uri))),
         lambda: weir.open(world.uri).checkpoints(),
         lambda: seen.append(rows(weir.open(world.uri), checkpoint=world.made.id)),
-        lambda: collect(target_of(weir.open(world.uri).core), 0, 120, keep_first_entries=False),
+        lambda: collect(weir.open(world.uri).core, 0, 120, keep_first_entries=False),
         write,
         lambda: weir.open(world.uri).compact(),
         lambda: weir.open(world.uri).clone(str(world.root / f"copy-{number}")),

@@ -10,13 +10,14 @@ import pytest
 import weir
 from tests.support.local_shard import LocalShard, row
 from tests.support.moments import SCHEMA, again
+from tests.support.sim_table import core_on
 from tests.support.tables import CountingStore
 from tests.support.threads import Caller
 from weir.errors import InvalidInput
 from weir.log.fence import claim_shard
 from weir.shard.tokens import Tokens
 from weir.spark.queries import require_own_numbers
-from weir.upkeep.gc.collect import Target, collect, target_of
+from weir.upkeep.gc.collect import collect
 
 
 class Dead(BaseException):
@@ -97,8 +98,7 @@ def test_p2_a_batch_whose_writer_died_is_found_among_columns_of_any_kind(
         table.compact(fold_wal=True)
     if recovers == "collection":
         table.compact(fold_wal=True)
-        target = replace(target_of(table.core), fence_ttl=0)
-        collect(target, 0, 0, keep_first_entries=False)
+        collect(table.core, 0, "2m", keep_first_entries=False)
     with again(table).shards()[0].writer(wal_only) as next_writer:
         assert not next_writer.put_once(rows, app="q", version=7), "applied twice"
     assert again(table).count() == 1
@@ -129,8 +129,8 @@ def test_p6_a_token_whose_writer_died_survives_native_flush_and_collection(
         writer.put_once([row(1)], app="q", version=7)
     for _ in range(3):
         native_flush(shard)
-    target = Target(shard.store, shard.env, [shard.site], lake=shard.lake, fence_ttl=0)
-    collect(target, 0, 0, keep_first_entries=False)
+    core = core_on(shard.site, shard.table_schema, lake=shard.lake)
+    collect(core, 0, "2m", keep_first_entries=False)
     assert 2 not in [position for position, *_ in shard.log()], "the entry is gone"
     with shard.writer() as again_:
         assert not again_.put_once([row(1)], app="q", version=7)
@@ -229,8 +229,7 @@ def table(tmp_path):
 
 def compacted(table):
     again(table).compact()
-    later = target_of(again(table).core)
-    collect(later, 0, 120, keep_first_entries=False)
+    collect(again(table).core, 0, 120, keep_first_entries=False)
 
 
 @pytest.mark.parametrize("scope", ["durable", "all"])

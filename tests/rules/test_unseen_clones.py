@@ -10,7 +10,7 @@ from simulator.steps import watched
 from tests.support.moments import again, at_time, expect, make, put, rows
 from weir.errors import InvalidInput
 from weir.upkeep import clone as clones
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 A = range(10)
 LATER = 10 * 86_400.0
@@ -28,7 +28,7 @@ def parent(tmp_path):
 def collect_later(table):
     """Collect without slack, after every grace period."""
     later = at_time(again(table), [table.core.store.now() + LATER])
-    report = collect(target_of(later.core), 0, 120, keep_first_entries=False)
+    report = collect(later.core, 0, 120, keep_first_entries=False)
     assert not report.errors, report.errors
     return report
 

@@ -22,7 +22,7 @@ from weir.log.wal_store import make_folder
 from weir.shard.opening import open_writer
 from weir.store.local import LocalStore
 from weir.types import Position
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 A, B, C = range(10), range(5, 20), range(15, 30)
 
@@ -404,7 +404,7 @@ def test_s6_collection_without_the_wal_store_skips_the_log_and_says_so(tmp_path)
         put(writer, B, "b")
     floors = Manifests(table.core.table_site(table.shards()[0].id)).floors
     shutil.move(tmp_path / "w", tmp_path / "hidden")
-    report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+    report = collect(again(table).core, 0, 120, keep_first_entries=False)
     assert any("was not collected" in text for text in report.skipped)
     assert floors.load().wal == 0, "unlisted is not absent"
     shutil.move(tmp_path / "hidden", tmp_path / "w")
@@ -431,16 +431,16 @@ def test_g1_entries_in_stores_the_log_was_moved_away_from_are_collected(tmp_path
     assert entries(table, w1) > 3
     assert entries(table, w2) > 1
     for _ in range(2):
-        report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+        report = collect(again(table).core, 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
     pin = held.shards[0]
     assert entries(table, w1) == pin.wal_through - pin.replay_after
     assert entries(table, w2) == 0
     assert rows(again(table), checkpoint=held) == expect((A, "a"))
     table.delete_checkpoint(held)
-    dry = collect(target_of(again(table).core), 0, 120, keep_first_entries=False, dry_run=True)
+    dry = collect(again(table).core, 0, 120, keep_first_entries=False, dry_run=True)
     assert entries(table, w1) == dry.kind("wal").deleted == pin.wal_through - pin.replay_after
-    collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+    collect(again(table).core, 0, 120, keep_first_entries=False)
     assert entries(table, w1) == 0
     assert rows(again(table)) == expect((A, "later"), (B, "t"))
 
@@ -450,7 +450,7 @@ def test_g7_a_writer_left_behind_in_a_former_store_is_stopped_there_after_collec
     table, held, left_behind = moved_twice(tmp_path)
     table.delete_checkpoint(held)
     before = entries(table, str(tmp_path / "w1"))
-    report = collect(target_of(again(table).core), 0, "7d")
+    report = collect(again(table).core, 0, "7d")
     assert report.ok, report.errors
     assert entries(table, str(tmp_path / "w1")) < before
     with pytest.raises(weir.FencedError):
@@ -469,7 +469,7 @@ def test_s6_a_former_store_that_is_gone_or_anothers_is_left_alone(tmp_path):
         writer.flush()
         put(writer, B, "other")
         found = entries(other, str(tmp_path / "w1"))
-        report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
+        report = collect(again(table).core, 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
         assert entries(other, str(tmp_path / "w1")) == found
 

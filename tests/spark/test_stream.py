@@ -16,7 +16,7 @@ from tests.support.spark import SCHEMA, Rows, in_weir, make_table, once, put
 from tests.support.stores import StoreKind
 from weir.records.consumers import Consumer
 from weir.spark.feed_offsets import advance, tips
-from weir.upkeep.gc.collect import collect, target_of
+from weir.upkeep.gc.collect import collect
 
 
 def write_input(folder: Path, number: int, rows: dict[int, str]) -> None:
@@ -344,7 +344,7 @@ def test_p3_what_was_collected_is_an_error_and_a_named_consumer_prevents_it(
     # A hold ends with its lifetime, or when the consumer is forgotten.
     Consumer(table.core.store, "etl", 60.0).forget()
     put(table, dict.fromkeys(range(20), "d"))
-    collect(target_of(table.core), 0, "2m", keep_first_entries=False)
+    collect(table.core, 0, "2m", keep_first_entries=False)
     assert Consumer(table.core.store, "etl", 60.0).positions() is None
     with pytest.raises(weir.SnapshotExpired):
         table.shards()[0].tailer().read(1)

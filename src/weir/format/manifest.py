@@ -45,6 +45,10 @@ Count = Annotated[int, Meta(ge=0)]
 """A number of a record, checked where the record is read."""
 
 
+ROW_BYTES: Final = 100
+"""Assumed size of a row in SSTables of other programs, which do not record it."""
+
+
 class SsTable(Struct, frozen=True, array_like=True):
     """One flushed generation as the manifest lists it; other writers may leave out the sizes."""
 
@@ -54,6 +58,12 @@ class SsTable(Struct, frozen=True, array_like=True):
     in_memory_bytes: Count | None = None
     physical_rows: Count | None = None
     primary_key_bytes: Count | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Its rows and bytes in memory, as far as the manifest records them."""
+        rows = self.physical_rows or 0
+        return rows, self.in_memory_bytes or rows * ROW_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ that holds the primary-key columns in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,8 +30,16 @@ if TYPE_CHECKING:  # what the verbs take and give is defined beside the code tha
     from weir.lake.base.fold import BaseFence, VersionEdit
     from weir.lake.base.history import Commit
     from weir.lake.base.indexes import IndexSpec, TableIndex
-    from weir.lake.base.versions import Cleaned, FilePlan
+    from weir.lake.base.versions import FilePlan
     from weir.lake.live_rows import RowRange
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a clean-up removed."""
+
+    versions: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +282,18 @@ class Lake(Protocol):
         return the new version."""
 
     def cleanup_old_versions(
-        self, replaced_for: timedelta, *, keep_from: int | None = None, dry_run: bool = False
+        self,
+        replaced_for: timedelta,
+        *,
+        keep_from: int | None = None,
+        dry_run: bool = False,
+        released: Collection[str] = (),
     ) -> Cleaned:
         """Remove versions replaced at least that long ago, and files only they name; or count them.
 
         Protected versions stay, and so do `keep_from` and all later ones (a fold whose mark is not
-        yet recorded is found by its commit).
+        yet recorded is found by its commit). A dry run counts as if the tags `released` were gone,
+        but not the bytes of versions that only they protect: Lance does not tell them.
         """
 
     def commits(self, *, after: int, until: int | None = None) -> Iterator[Commit]:

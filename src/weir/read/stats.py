@@ -11,8 +11,8 @@ from weir.format import paths
 from weir.format.sharding import Value
 from weir.lake.api import Base
 from weir.read.survey import ShardSurvey, survey
-from weir.records.checkpoints import Checkpoints
-from weir.records.consumers import Standing, living
+from weir.records.consumers import Standing
+from weir.records.holds import Holds
 from weir.records.table import TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.store.api import Meta, Store
@@ -49,7 +49,8 @@ class ShardStats:
     sstable_rows: int
     """Rows in them, superseded ones and deletes included."""
     sstable_bytes: int
-    """What these rows take in memory; their files may be larger or smaller."""
+    """What these rows take in memory, estimated where another program did not record it; their
+    files may be larger or smaller."""
     pins: int
     """Checkpoints that hold this shard."""
     wal_uri: str | None = None
@@ -114,7 +115,8 @@ class TableStats:
 
 def collect_stats(core: Core) -> TableStats:
     """Read the state of the base and of every shard, several shards concurrently."""
-    pinned = Checkpoints(core.store).all()
+    holds = Holds(core.store)
+    pinned = holds.checkpoints()
     record = TableRecords(core.store).find()
     wal_uri = (record or core.record).wal_uri
     # Not the store's clock, which can only be read by writing: a monitor may have read-only access,
@@ -122,7 +124,7 @@ def collect_stats(core: Core) -> TableStats:
     now = core.env.clock.wall()
     held = [{pin.shard for pin in checkpoint.shards} for checkpoint in pinned]
 
-    consumers = living(core.store)  # before the tips: none of them is ahead of its log
+    consumers = holds.consumers()  # before the tips: none of them is ahead of its log
     seen = survey(core)
     tails = _tail_sizes(list(seen))
 
@@ -173,14 +175,14 @@ def _stats_of(
         manifest_version=manifest.version,
         wal_tip=tip,
         wal_flushed=manifest.replay_after,
-        lag=tip - manifest.replay_after,
+        lag=one.lag,
         unflushed_bytes=nbytes,
         oldest_unflushed_seconds=None if oldest is None else max(0.0, now - oldest),
         wal_floor=one.floors.wal,
         next_generation=manifest.current_generation,
         generations=len(waiting),
-        sstable_rows=sum(s.physical_rows or 0 for s in waiting),
-        sstable_bytes=sum(s.in_memory_bytes or 0 for s in waiting),
+        sstable_rows=sum(table.size[0] for table in waiting),
+        sstable_bytes=sum(table.size[1] for table in waiting),
         pins=pins,
         # A shard that was never opened has no log: the table says where it will be.
         wal_uri=place.uri if place.seq or manifest.writer_epoch else wal_uri,

@@ -12,6 +12,7 @@ of shards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -28,7 +29,7 @@ from weir.log.tip import AHEAD, offset_of_tip
 from weir.records.table import TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.guard import find_rivals
-from weir.store.api import ObjectMissing
+from weir.store.api import ObjectMissing, Store
 from weir.types import Generation, Position
 
 
@@ -88,6 +89,21 @@ class ShardSurvey:
             raise self.found
         return self.found
 
+    @property
+    def lag(self) -> int:
+        """Positions of the log above R that are used; 0 also for a log that was not reached."""
+        log = self.found
+        return log.through - self.manifest.replay_after if isinstance(log, LogSurvey) else 0
+
+    @property
+    def live(self) -> LastEntry | None:
+        """The last entry whose rows are only in the log; None: there is none that is known.
+
+        For a log that was not reached, too: its readers get the error (S-5).
+        """
+        last = self.found.last if isinstance(self.found, LogSurvey) else None
+        return last if last is not None and last.is_live else None
+
     def at(self, manifest: ShardManifest) -> ShardSurvey:
         """The shard after that manifest brought entries of its log into SSTables."""
         last = self.found.last if isinstance(self.found, LogSurvey) else None
@@ -118,6 +134,35 @@ class Survey:
     def having(self, shards: Sequence[ShardSurvey], base: Base) -> Survey:
         """The survey with those shards looked at again, and a base opened after that."""
         return replace(self, shards={**self.shards, **{one.id: one for one in shards}}, base=base)
+
+
+def last_written(core: Core, shards: Sequence[ShardSurvey]) -> dict[UUID, float]:
+    """When the last entry or fence of each log was written, by the clock of the store that holds it
+    (F-18). One round for all logs in one store; a few requests more for each that is empty above R.
+
+    Left out: logs that cannot be reached, and may grow where they are, and those collected since.
+    """
+
+    def end_of(one: ShardSurvey) -> tuple[ShardSite, Position] | None:
+        if isinstance(one.found, LogSurvey):
+            return one.found.site, one.found.through
+        with suppress(WeirError):
+            return core.log_of(one.manifest, one.floors)
+        return None
+
+    asked: dict[Store, list[tuple[UUID, str]]] = {}
+    for end in core.env.threads.map(end_of, list(shards), workers=core.workers):
+        if end is not None:
+            site, tip = end
+            path = paths.wal_path(site.shard, tip)
+            asked.setdefault(site.wal, []).append((site.shard, path))
+    found: dict[UUID, float] = {}
+    for store, places in asked.items():
+        with suppress(WeirError):
+            metas = store.head_many([path for _, path in places])
+            pairs = zip(places, metas, strict=True)
+            found |= {shard: meta.last_modified for (shard, _), meta in pairs if meta is not None}
+    return found
 
 
 def survey(core: Core, *, logs: bool = True) -> Survey:

@@ -7,7 +7,7 @@ chain are of one kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Generic, TypeVar
 
 from msgspec.structs import replace
@@ -20,6 +20,9 @@ from weir.records.codec import Record
 from weir.store.api import Meta, ObjectExists, ObjectMissing, Store
 
 R = TypeVar("R", bound=Record)
+
+Listed = Mapping[int, Meta]
+"""The records of one chain, by number, ascending."""
 
 READ_AT_ONCE: Final = 64
 """Records that are requested together: each may have a pin for every shard."""
@@ -142,14 +145,36 @@ class RecordChain(Generic[R]):
         return [number for number, _ in self._listed()]
 
     def _listed(self) -> list[tuple[int, Meta]]:
-        _, objects = self._store.list_folder(self._folder)
-        named = ((paths.parse_chain_name(meta.path.rpartition("/")[2]), meta) for meta in objects)
-        found = [(number, meta) for number, meta in named if number is not None]
-        return sorted(found, key=lambda one: one[0])
+        return list(list_chain(self._store, self._folder).items())
 
     def _load(self, number: int, data: bytes, meta: Meta) -> R:
-        record = codec.loads(data, self._kind, f"{self._store.uri}/{self._path(number)}")
-        return replace(record, seq=number, written=meta.last_modified)
+        return read_record(self._store, number, data, meta, self._kind)
 
     def _path(self, number: int) -> str:
         return paths.chain_path(self._folder, number)
+
+
+def read_record(store: Store, number: int, data: bytes, meta: Meta, kind: type[R]) -> R:
+    """The record of that number, or `CorruptEntry` naming its path."""
+    record = codec.loads(data, kind, f"{store.uri}/{meta.path}")
+    return replace(record, seq=number, written=meta.last_modified)
+
+
+def list_chain(store: Store, folder: str) -> Listed:
+    """The records in that folder. One list."""
+    _, objects = store.list_folder(folder)
+    return _by_number(objects)
+
+
+def list_chains(store: Store, root: str) -> dict[str, Listed]:
+    """Every chain below `root`, by its folder. One listing."""
+    folders: dict[str, list[Meta]] = {}
+    for meta in store.list(root):
+        folders.setdefault(meta.path.rpartition("/")[0], []).append(meta)
+    found = {folder: _by_number(metas) for folder, metas in sorted(folders.items())}
+    return {folder: listed for folder, listed in found.items() if listed}
+
+
+def _by_number(objects: Iterable[Meta]) -> Listed:
+    named = ((paths.parse_chain_name(meta.path.rpartition("/")[2]), meta) for meta in objects)
+    return dict(sorted((number, meta) for number, meta in named if number is not None))

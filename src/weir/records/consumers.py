@@ -192,15 +192,3 @@ def _further(found: Standing | None, positions: Positions) -> dict[UUID, int]:
     for shard, position in ((found.held if found else None) or {}).items():
         merged[shard] = max(position, merged.get(shard, 0))
     return merged
-
-
-def living(store: Store) -> dict[str, Standing]:
-    """The consumers for which something is held, by name. A list, and two requests for each."""
-    names, _ = store.list_folder(paths.CONSUMERS)
-    found = {}
-    for folder in sorted(names):
-        name = folder.rstrip("/").rpartition("/")[2]
-        standing = Consumer(store, name, 0.0).standing()
-        if standing is not None and standing.held is not None:
-            found[name] = standing
-    return found

@@ -131,10 +131,11 @@ class TableRecords:
         """True when a table was ever dropped here (C-16). A list, a get for each record."""
         return any(found.drop == "done" for found in self._chain.all())
 
-    def longest_fence_ttl(self) -> float:
-        """The largest `fence_ttl` of this table and of those dropped here before (C-16): a writer
-        of any of them may still rely on a proof of that age. A list, a get for each record."""
-        return max(found.writer_defaults.fence_ttl_s for found in self._chain.all())
+    def longest_fence_ttl(self, known: TableRecord) -> float:
+        """The largest `fence_ttl` of the table of that record, and of those dropped here before
+        (C-16): a writer of any of them may still rely on a proof of that age. A list, a get for
+        each record."""
+        return max(found.writer_defaults.fence_ttl_s for found in (known, *self._chain.all()))
 
     def last_number(self, known: int | None = None) -> int:
         """The number of the latest record; one list, or one head when it still is `known`."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from weir.env import Env
 from weir.errors import CorruptEntry, InvalidInput
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.records.lineage import read_lineage
 from weir.store.api import Store
 from weir.store.consent import Consent, same_place
@@ -37,7 +37,7 @@ def require_shared(
     lineage = read_lineage(store)
     pins = [] if lineage is None else [p for p in lineage.pins if same_place(p.uri, there)]
     if pins and consent.may_ask(there):
-        records = Checkpoints(open_store(there, options, env=env))
+        records = Holds(open_store(there, options, env=env))
         for pin in pins:
             held = records.load(pin.checkpoint)
             if held is not None and same_place(held.owner, consent.root):

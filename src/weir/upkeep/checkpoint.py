@@ -14,15 +14,9 @@ from uuid import UUID
 from weir.durations import Duration, seconds
 from weir.errors import CheckpointNotFound, InvalidInput
 from weir.read.snapshot import Pinned
-from weir.records.checkpoints import (
-    Checkpoint,
-    Checkpoints,
-    Ref,
-    Scope,
-    check_name,
-    require_whole,
-)
+from weir.records.checkpoints import Checkpoint, Ref, Scope, check_name, require_whole
 from weir.records.cut import ShardCut
+from weir.records.holds import Holds
 from weir.routing.core import Core
 from weir.routing.shards import schema_for_writing
 from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make
@@ -85,7 +79,7 @@ def _mark_columns(core: Core) -> None:
 def checkpoints(core: Core) -> list[Checkpoint]:
     """Every checkpoint, oldest first, including pins of clones. Needs no WAL store (S-5)."""
     core.record_number()  # guard: C-16 test_drop
-    return Checkpoints(core.store).all()
+    return Holds(core.store).checkpoints()
 
 
 def find(core: Core, ref: Ref) -> Checkpoint:
@@ -93,7 +87,7 @@ def find(core: Core, ref: Ref) -> Checkpoint:
 
     `InvalidInput` for the pin of a finished clone, which holds nothing but files of the base.
     """
-    return Checkpoints(core.store).find(_ref(ref))
+    return Holds(core.store).find(_ref(ref))
 
 
 def before(core: Core, time: datetime) -> Checkpoint:
@@ -120,7 +114,7 @@ def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
     lifetime = None if ttl is None else seconds(ttl, name="ttl")
     store = core.store
     expires = None if lifetime is None else store.now() + lifetime
-    return Checkpoints(store).refresh(_ref(ref), expires=expires, env=core.env)
+    return Holds(store).refresh(_ref(ref), expires=expires, env=core.env)
 
 
 def delete(core: Core, ref: Ref) -> None:
@@ -129,7 +123,7 @@ def delete(core: Core, ref: Ref) -> None:
     A clone's pin is deleted only by its id; the files the clone shares then lose their protection.
     """
     core.record_number()  # C-16
-    records = Checkpoints(core.store)
+    records = Holds(core.store)
     target = _ref(ref)
     if isinstance(target, str):
         ids = [c.id for c in records.matching(target)]
@@ -156,7 +150,7 @@ def derive(
     Called again with the same id, it returns the existing one. `CheckpointNotFound` when the source
     is deleted in between; nothing is left then.
     """
-    records = Checkpoints(core.store)
+    records = Holds(core.store)
     standing = records.load(id)
     if standing is not None and standing.confirmed:
         return standing
@@ -174,7 +168,7 @@ def derive(
     return hold(core, draft, lifetime, lambda: _require(records, source))
 
 
-def _require(records: Checkpoints, source: Checkpoint) -> None:
+def _require(records: Holds, source: Checkpoint) -> None:
     if records.load(source.id) is None:
         raise CheckpointNotFound(
             f"checkpoint {source.id} was deleted or collected while it was being used; make a new"

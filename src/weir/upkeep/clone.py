@@ -29,9 +29,10 @@ from weir.format.manifest import ShardManifest, Status
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.wal_store import make_folder, require_no_table
-from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
+from weir.records.checkpoints import Checkpoint, Ref
 from weir.records.cut import ShardCut
 from weir.records.enclosing import is_within
+from weir.records.holds import Holds
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
 from weir.records.places import BESIDE_THE_DATA, LogPlace, append_place
 from weir.records.table import TableRecord, TableRecords
@@ -176,7 +177,7 @@ def _source(core: Core, ref: Ref | None, begun: Lineage | None) -> Checkpoint:
 def _first_pin(core: Core, begun: Lineage) -> Checkpoint | None:
     """The pin of the first attempt, which holds the same moment as its checkpoint."""
     for pin in begun.pins:
-        held = Checkpoints(core.store).load(pin.checkpoint)
+        held = Holds(core.store).load(pin.checkpoint)
         if pin.uri == core.uri and held is not None and held.confirmed:
             return held
     return None
@@ -235,7 +236,7 @@ def _require_same(begun: Lineage, core: Core, ref: Ref | None, uri: str, *, deep
 
 def _require_pins(begun: Lineage, options: Options, env: Env) -> None:
     for pin in begun.pins:
-        if Checkpoints(open_store(pin.uri, options, env=env)).load(pin.checkpoint) is None:
+        if Holds(open_store(pin.uri, options, env=env)).load(pin.checkpoint) is None:
             raise CheckpointNotFound(
                 f"the clone's pin {pin.checkpoint} in {pin.uri} is gone: files that they share may"
                 " have been deleted. Make a new clone from a new checkpoint"
@@ -302,7 +303,7 @@ def _run(job: _CloneRun, lineage: Lineage) -> None:
     job.core.env.failpoint("clone.base")
     for tie in lineage.pins:
         # guard: C-1 simulator:clones
-        Checkpoints(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None, env=core.env)
+        Holds(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None, env=core.env)
     job.core.env.failpoint("clone.kept")
     copied += copy_folder(core.store, job.store, paths.APPS, core.env)  # P-6
     _write_record(job, record, log_place)
@@ -325,7 +326,7 @@ def _renew(job: _CloneRun, begun: Lineage) -> Lineage:
     ties = []
     # No pins are left when an operator released the clone (C-3).
     for tie in begun.pins or _new_pins(job, deep=begun.deep):
-        alive = Checkpoints(_store_of(job, tie.uri)).load(tie.checkpoint) is not None
+        alive = Holds(_store_of(job, tie.uri)).load(tie.checkpoint) is not None
         ties.append(tie if alive else ParentPin(tie.uri, env.new_id()))
     needs_folder = job.wal_uri is not None and begun.wal_folder is None
     folder = _new_folder(job) if needs_folder else begun.wal_folder
@@ -347,8 +348,8 @@ def _pin_parents(job: _CloneRun, lineage: Lineage) -> None:
             if not job.core.consent.may_ask(pin.uri):
                 raise job.core.consent.refused(pin.uri, "as a table it was cloned from")
             core = open_core(pin.uri, storage_options=job.options, env=env)
-            standing = Checkpoints(core.store).load(pin.checkpoint)
-            source = standing or Checkpoints(core.store).find(theirs[pin.uri], whole=False)
+            standing = Holds(core.store).load(pin.checkpoint)
+            source = standing or Holds(core.store).find(theirs[pin.uri], whole=False)
             # The owner of the pin is read from that table's record, not from ours (G-13).
             # guard: G-13 test_inside_the_table
             if not same_place(source.owner, job.uri if standing else job.core.uri):

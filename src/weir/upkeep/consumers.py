@@ -26,8 +26,9 @@ from weir.read.changes import Bookmark, Changes, Start, bookmark_of
 from weir.read.loads import load_number
 from weir.read.positions import floors, passed_by, positions_at, tips
 from weir.read.scan import Scan
-from weir.records.checkpoints import Checkpoint, Checkpoints
-from weir.records.consumers import ON_REQUEST, Consumer, Standing, living
+from weir.records.checkpoints import Checkpoint
+from weir.records.consumers import ON_REQUEST, Consumer, Standing
+from weir.records.holds import Holds
 from weir.routing.core import Core
 from weir.upkeep import checkpoint as checkpoints
 
@@ -69,7 +70,7 @@ def drop_consumer(core: Core, name: str) -> None:
     consumer = Consumer(core.store, name, 0.0, core.env)
     standing = consumer.standing()
     if not consumer.forget():
-        known = ", ".join(living(core.store)) or "none"
+        known = ", ".join(Holds(core.store).consumers()) or "none"
         raise InvalidInput(f"{core.uri} has no consumer {name!r}; it has: {known}")
     if standing is not None and standing.snapshot is not None:
         checkpoints.delete(core, standing.snapshot)
@@ -284,7 +285,7 @@ class _Beginning:
 
     def _pinned(self, snapshot: UUID) -> Checkpoint:
         try:
-            return Checkpoints(self._core.store).find(snapshot)
+            return Holds(self._core.store).find(snapshot)
         except CheckpointNotFound as gone:
             how = "empty the copy, and call table.follow() again without a bookmark"
             if self._consumer is not None:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.format import paths
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.records.lineage import KEEP_WITHOUT_PARENT, read_lineage
 from weir.records.table import Drop, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 def drop(core: Core) -> None:
     """Delete the table of `core`; see `weir.drop`."""
-    owners = sorted({str(pin.owner) for pin in Checkpoints(core.store).owned()})
+    owners = sorted({str(pin.owner) for pin in Holds(core.store).clone_pins()})
     if owners:  # guard: C-15 test_drop
         raise InvalidInput(
             f"{core.uri} shares files with its clone {owners[0]}; drop the clone first."

@@ -18,18 +18,13 @@ from uuid import UUID
 
 from weir.durations import Duration, seconds
 from weir.errors import InvalidInput
-from weir.format import paths
-from weir.format.manifest import Status
-from weir.read.survey import LogSurvey, ShardSurvey, Survey, survey
-from weir.records.checkpoints import Checkpoints, check_name
-from weir.records.consumers import living
+from weir.read.survey import ShardSurvey, Survey, last_written, survey
+from weir.records.checkpoints import check_name
+from weir.records.holds import Holds
 from weir.records.keeping import Keeping, KeepRecords
 from weir.routing.core import Core, HasCore
 from weir.routing.writer_shard import has_own_writer
-from weir.store.api import Store
-from weir.types import Position
 from weir.upkeep.compact.logs import becomes_sstables
-from weir.upkeep.compact.plan import size_of
 from weir.upkeep.compact.policy import CompactionPolicy, Now
 from weir.upkeep.silent import SilentShard, find_silent
 
@@ -123,7 +118,7 @@ class Debt:
     generations: int = 0
     """SSTables that are not in the base."""
     nbytes: int = 0
-    """Bytes in them, as far as manifests record it."""
+    """Bytes in them, estimated where another program did not record it."""
     unread: int = 0
     """Log entries that the slowest named consumer has not read: collection keeps them."""
 
@@ -191,13 +186,11 @@ class _Look:
 
     def debt(self) -> Debt:
         waiting = [table for one in self.seen for table in one.waiting(self.seen.base)]
-        ends: dict[UUID, int] = {one.id: one.manifest.replay_after for one in self.seen}
-        logs = {one.id: one.found for one in self.seen if isinstance(one.found, LogSurvey)}
-        tails = [log.through - ends[shard] for shard, log in logs.items()]
-        ends |= {shard: log.through for shard, log in logs.items()}
-        nbytes = sum(size_of(table)[1] for table in waiting)
-        unread = [one.behind(ends) for one in living(self.core.store).values()]
-        return Debt(sum(tails), len(waiting), nbytes, max(unread, default=0))
+        lag = sum(one.lag for one in self.seen)
+        nbytes = sum(table.size[1] for table in waiting)
+        ends = {one.id: one.manifest.replay_after + one.lag for one in self.seen}
+        unread = [one.behind(ends) for one in Holds(self.core.store).consumers().values()]
+        return Debt(lag, len(waiting), nbytes, max(unread, default=0))
 
     def flush(self) -> Iterator[DueJob]:
         limit = self.policy.take_over
@@ -243,28 +236,12 @@ class _Look:
     def _held(self) -> list[tuple[ShardSurvey, float]]:
         """Shards with rows that only their writer may flush, and when it last wrote an entry."""
         held = [one for one in self.seen if self._is_held(one)]
-        by_store: dict[Store, list[ShardSurvey]] = {}
-        for one in held:
-            assert one.log is not None, "it holds rows"
-            by_store.setdefault(one.log.site.wal, []).append(one)
-        found: list[tuple[ShardSurvey, float]] = []
-        for store, shards in by_store.items():
-            tips = [one.log.through if one.log else Position(0) for one in shards]
-            metas = store.head_many(
-                [paths.wal_path(one.id, tip) for one, tip in zip(shards, tips, strict=True)]
-            )
-            found += [
-                (one, meta.last_modified)
-                for one, meta in zip(shards, metas, strict=True)
-                if meta is not None  # None: flushed and collected since
-            ]
-        return found
+        written = last_written(self.core, held)
+        return [(one, written[one.id]) for one in held if one.id in written]
 
     def _is_held(self, one: ShardSurvey) -> bool:
-        manifest, log = one.manifest, one.found
-        if not isinstance(log, LogSurvey) or log.last is None or not log.last.is_live:
-            return False
-        if manifest.status is Status.SEALED or manifest.is_left:
+        manifest = one.manifest
+        if one.live is None or one.is_sealed or manifest.is_left:
             return False
         return not manifest.wal_only or becomes_sstables(self.core, manifest)
 
@@ -299,7 +276,7 @@ class _Look:
     def checkpoints(self) -> Iterator[DueJob]:
         if not self.policy.checkpoints:
             return
-        there = Checkpoints(self.core.store).all()
+        there = Holds(self.core.store).checkpoints()
         for each in self.policy.checkpoints:
             made = [c.created for c in there if c.name == each.name and c.owner is None]
             newest = max(made, default=None)

@@ -22,7 +22,7 @@ from weir.merge.merge import merge_scan
 from weir.read.reader import SnapshotReader
 from weir.read.scan import with_snapshot
 from weir.read.survey import ShardSurvey, survey_shards
-from weir.records.checkpoints import Checkpoints
+from weir.records.holds import Holds
 from weir.records.lineage import read_lineage
 from weir.routing.core import Core
 from weir.routing.guard import find_rivals
@@ -64,7 +64,6 @@ def find_problems(core: Core) -> Iterator[Health]:
         lambda: _in_two_shards(core),
         lambda: _doubled(core),
         lambda: _lancedb(core, shards),
-        lambda: _left_over_pins(core),
         lambda: _pins(core),
     ]
     for part in parts:
@@ -74,23 +73,14 @@ def find_problems(core: Core) -> Iterator[Health]:
             yield Health("table", "bad", f"{type(error).__name__}: {error}")
 
 
-def _left_over_pins(core: Core) -> Iterator[Health]:
-    for pin in left_over_pins(core.store):
-        yield Health(
-            "clones",
-            "note",
-            f"checkpoint {pin.id} belongs to the clone {pin.owner}, which was not finished in a"
-            " day: its files are kept. Run the same clone again, or give it up:"
-            f" table.release_clone({pin.owner!r})",
-        )
-
-
 def _pins(core: Core) -> Iterator[Health]:
     """What collection keeps for somebody, with what is kept for ever: it costs storage silently."""
-    pins = Checkpoints(core.store).all()
+    pins = Holds(core.store).checkpoints()
     if not pins:
         return
-    ever = [pin.owner or pin.name or str(pin.id) for pin in pins if pin.expires is None]
+    for told in left_over_pins(pins, core.store.now()):
+        yield Health("clones", "note", told)
+    ever = [pin.label for pin in pins if pin.expires is None]
     shown = ", ".join(sorted(ever)[:PINS_SHOWN]) + (", ..." if len(ever) > PINS_SHOWN else "")
     told = f"; {len(ever)} of them for ever: {shown}" if ever else ""
     yield Health("pins", "ok", f"{len(pins)} keep files from collection{told}")
@@ -272,7 +262,7 @@ def _lancedb(core: Core, shards: list[ShardSurvey]) -> Iterator[Health]:
             f" the writer, or flush (first: {behind[0]})",
         )
     now = core.env.clock.wall()
-    old = [c for c in Checkpoints(core.store).all() if now - c.created > OLD_TAG_SECONDS]
+    old = [c for c in Holds(core.store).checkpoints() if now - c.created > OLD_TAG_SECONDS]
     if old:
         yield Health(
             "lancedb",

@@ -107,7 +107,7 @@ def history(core: Core, limit: int, *, upkeep: bool) -> list[HistoryEntry]:
 def _pinned(core: Core) -> Mapping[int, Sequence[str]]:
     found: dict[int, list[str]] = {}
     for point in checkpoints(core):
-        found.setdefault(point.base_version, []).append(point.owner or point.name or str(point.id))
+        found.setdefault(point.base_version, []).append(point.label)
     return found
 
 

@@ -22,7 +22,8 @@ from weir.errors import CommitConflict, CorruptEntry, InvalidInput, StoreError
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.lake.manifest.shared_files import borrowed_places
-from weir.records.checkpoints import Checkpoint, Checkpoints
+from weir.records.checkpoints import Checkpoint
+from weir.records.holds import Holds
 from weir.records.lineage import (
     KEEP_WITHOUT_PARENT,
     Lineage,
@@ -53,7 +54,7 @@ def release_clone(core: Core, uri: str) -> list[UUID]:
     when it still exists and shares files.
     """
     owner = normalize(uri)
-    held = [pin for pin in Checkpoints(core.store).owned() if normalize(str(pin.owner)) == owner]
+    held = [pin for pin in Holds(core.store).clone_pins() if normalize(str(pin.owner)) == owner]
     if not held:
         raise InvalidInput(
             f"{core.uri}: no clone at {owner} has a pin here; table.checkpoints(), or weir"
@@ -100,17 +101,19 @@ def _names(lineage: Lineage, core: Core, pin: Checkpoint) -> bool:
     return any(p.checkpoint == pin.id and same_place(p.uri, core.uri) for p in lineage.pins)
 
 
-def left_over_pins(store: Store) -> list[Checkpoint]:
-    """Pins of clones whose maker died before it had finished (C-3).
+def left_over_pins(pins: Sequence[Checkpoint], now: float) -> list[str]:
+    """A sentence for each pin of a clone whose maker died before it had finished (C-3).
 
     A clone narrows its pins in its last step. A collector names the others: it does not open the
     clone, whose disk may not be mounted (C-15).
     """
-    limit = store.now() - UNFINISHED_SECONDS
+    limit = now - UNFINISHED_SECONDS
     return [
-        pin
-        for pin in Checkpoints(store).owned()
-        if pin.expires is None and not pin.base_only and pin.created <= limit
+        f"checkpoint {pin.id} is kept: it belongs to the clone {pin.owner}, which was not finished"
+        " in a day. Run the same clone again, or give it up:"
+        f" table.release_clone({pin.owner!r}), or weir checkpoint release"
+        for pin in pins
+        if pin.owner and pin.expires is None and not pin.base_only and pin.created <= limit
     ]
 
 
@@ -148,7 +151,7 @@ def _narrow(core: Core, pin: ParentPin) -> None:
     """Let the parent collect what this clone has copied (C-14)."""
     if not core.consent.may_ask(pin.uri):
         return
-    records = Checkpoints(open_store(pin.uri, core.storage_options, env=core.env))
+    records = Holds(open_store(pin.uri, core.storage_options, env=core.env))
     held = records.load(pin.checkpoint)
     if held is not None and not held.base_only and same_place(held.owner, core.uri):
         records.narrow(held)
@@ -178,7 +181,7 @@ def release_parent(pin: ParentPin, owner: str, options: Mapping[str, str], env: 
     if not consent.may_ask(pin.uri):
         raise consent.refused(pin.uri, "as a table it was cloned from")
     parent = open_core(pin.uri, storage_options=options, env=env)
-    held = Checkpoints(parent.store).load(pin.checkpoint)
+    held = Holds(parent.store).load(pin.checkpoint)
     if held is None:
         return  # that table cleans up whatever is left of it
     if not same_place(held.owner, owner):  # guard: G-13 test_inside_the_table

@@ -40,8 +40,9 @@ from weir.format.manifest import ShardManifest, Status
 from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
-from weir.records.checkpoints import Checkpoint, Checkpoints, Scope
+from weir.records.checkpoints import Checkpoint, Scope
 from weir.records.cut import ShardCut
+from weir.records.holds import Holds
 from weir.records.marks import Marks
 from weir.routing.core import CONCURRENCY, Core
 from weir.shard.tokens import Tokens, merged
@@ -134,7 +135,7 @@ def hold(
     check: Callable[[], None],
 ) -> Checkpoint:
     """Announce, protect the base, `check` the pins, confirm; on failure leave nothing behind."""
-    records = Checkpoints(core.store)
+    records = Holds(core.store)
     pending = records.announce(draft, pending_until=draft.created + PENDING_SECONDS)
     core.env.failpoint("checkpoint.announced")
     try:
@@ -155,8 +156,8 @@ def hold(
 
 def drop(core: Core, checkpoint: Checkpoint) -> bool:
     """Delete a checkpoint, its tag and records; False if it changed since it was read (G-2)."""
-    records = Checkpoints(core.store)
-    if not records.mark_deleted(checkpoint):
+    records = Holds(core.store)
+    if not records.end(checkpoint):
         return False
     core.lake.release_version(checkpoint.base_tag)
     records.erase(checkpoint.id)

@@ -51,8 +51,9 @@ from weir.lake.api import Base
 from weir.lake.base.versions import RESTORE
 from weir.log.rules import Evidence
 from weir.read.cache import ReadCache, live_entries
-from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
+from weir.records.checkpoints import Checkpoint, Ref
 from weir.records.cut import ShardCut
+from weir.records.holds import Holds
 from weir.records.lineage import Lineage, Restored, append_lineage, read_lineage
 from weir.routing.core import Core
 from weir.types import Epoch, Generation, Position
@@ -104,7 +105,7 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
     _require_routing(core, target)
     _require_tables(core, target)  # guard: G-13 test_inside_the_table
     # The checkpoint must outlive this call (K-5: only upward).
-    records = Checkpoints(core.store)
+    records = Holds(core.store)
     target = records.refresh(target, expires=core.store.now() + HOLD_SECONDS, env=core.env)
     with without_compaction(core) as claim:
         core.env.failpoint("restore.held")
@@ -218,7 +219,7 @@ def _announce(core: Core, claim: Claim, target: Checkpoint) -> tuple[Lineage, Ch
 def _has_rolled_back(core: Core, restored: Restored) -> bool:
     """True when that restore, or an unfinished one before it, took the base back; also when the
     history to tell is gone. The way back of each attempt names the base before the first one."""
-    undo = Checkpoints(core.store).load(restored.undo)
+    undo = Holds(core.store).load(restored.undo)
     if undo is None:
         return True
     try:
@@ -236,7 +237,7 @@ def _way_back(core: Core, lineage: Lineage) -> Checkpoint:
     lifetime = seconds(UNDO_TTL, name="ttl")
     restored = lineage.restored
     if lineage.state == "restoring" and restored and _has_rolled_back(core, restored):
-        earlier = Checkpoints(core.store).load(restored.undo)
+        earlier = Holds(core.store).load(restored.undo)
         if earlier is not None:
             return _way_back_over(core, earlier, lifetime)
     pins = partial(durable_pins, core)
@@ -283,7 +284,7 @@ def _way_back_over(
 def _check_over(core: Core, earlier: Checkpoint, draft: Checkpoint) -> None:
     """The handshake of K-1b for what is new, and the earlier checkpoint for the rest (K-1)."""
     check_shard_floors(core, draft)
-    if Checkpoints(core.store).load(earlier.id) is None:
+    if Holds(core.store).load(earlier.id) is None:
         raise PinOvertaken(f"checkpoint {earlier.id} was deleted or collected meanwhile")
     _require_tables(core, draft)
 

@@ -12,9 +12,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from weir.errors import WeirError
-from weir.format import paths
 from weir.format.sharding import PerWriter
-from weir.read.survey import LogSurvey, ShardSurvey, Survey
+from weir.read.survey import Survey, last_written
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.writer_shard import has_own_writer
 from weir.upkeep.compact.policy import Now
@@ -32,22 +31,20 @@ class SilentShard(NamedTuple):
 
 
 def find_silent(core: Core, seen: Survey, now: Now) -> list[SilentShard]:
-    """The silent shards. Where writers have shards of their own, one request for each shard that
-    has an owner, a few more if its log is empty above R; otherwise none."""
+    """The silent shards. Where writers have shards of their own, `last_written` of those that have
+    an owner; otherwise no request."""
     sharding = core.record.sharding
     if not isinstance(sharding, PerWriter):
         return []
     owned = [one for one in seen if has_own_writer(core, one.manifest)]
     if not owned:
         return []
-    written = core.env.threads.map(
-        lambda one: _last_written(core, one), owned, workers=core.workers
-    )
+    written = last_written(core, owned)
     moment = now()
     return [
-        SilentShard(one.id, at)
-        for one, at in zip(owned, written, strict=True)
-        if at is not None and moment - at >= sharding.silent_after_s  # guard: C-18 test_per_writer
+        SilentShard(shard, at)
+        for shard, at in written.items()
+        if moment - at >= sharding.silent_after_s  # guard: C-18 test_per_writer
     ]
 
 
@@ -66,16 +63,3 @@ def seal_silent(core: Core, seen: Survey) -> tuple[int, list[str]]:
     told = core.env.threads.map(seal, silent, workers=CONCURRENCY)
     notes = [note for note in told if note is not None]
     return len(silent) - len(notes), notes
-
-
-def _last_written(core: Core, one: ShardSurvey) -> float | None:
-    """When the last entry of the log was written; None: it cannot be told now."""
-    try:
-        if isinstance(one.found, LogSurvey):
-            site, tip = one.found.site, one.found.through
-        else:
-            site, tip = core.log_of(one.manifest, one.floors)
-        last = site.wal.head(paths.wal_path(one.id, tip))
-    except WeirError:
-        return None  # a log that cannot be reached may grow where it is
-    return None if last is None else last.last_modified

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -14,7 +14,7 @@ from lance.optimize import Compaction, CompactionTask, RewriteResult
 from weir.errors import CommitConflict, InvalidInput, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.lance_file import parse_version_name, version_name
-from weir.lake.api import Lake
+from weir.lake.api import Cleaned, Lake
 from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import is_tag_gone, is_tag_taken, lance_errors
 from weir.lake.manifest.clone import clone_manifest
@@ -28,14 +28,6 @@ RESTORE: Final = "weir.restore"
 _RETRIES: Final = 20  # Lance's own number
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """What a clean-up removed."""
-
-    versions: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -163,6 +155,7 @@ class Versions(Lake):
         *,
         keep_from: int | None = None,
         dry_run: bool = False,
+        released: Collection[str] = (),
     ) -> Cleaned:
         """See `Lake`."""
         if is_local(self.store):
@@ -188,8 +181,12 @@ class Versions(Lake):
                     lambda: dataset.explain_cleanup_old_versions(**selection)
                 )
                 stats = explained.stats
-            else:
-                stats = self._as_tags_go(lambda: dataset.cleanup_old_versions(**selection))
+                tags = self.protected_versions().items() if released else ()
+                held = {version for tag, version in tags if tag not in released}
+                freed = {version for tag, version in tags if tag in released} - held
+                more = len(freed.intersection(due))
+                return Cleaned(stats.old_versions + more, stats.bytes_removed)
+            stats = self._as_tags_go(lambda: dataset.cleanup_old_versions(**selection))
         return Cleaned(stats.old_versions, stats.bytes_removed)
 
     def written_versions(self) -> dict[int, float]:

@@ -18,7 +18,7 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.lake.api import Base
 from weir.read.snapshot import Snapshot
-from weir.read.survey import LogSurvey, ShardSurvey, Survey, last_with_rows
+from weir.read.survey import ShardSurvey, Survey, last_with_rows
 from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.writer_shard import has_own_writer
@@ -27,8 +27,6 @@ from weir.upkeep.compact.jobs import Job, WalFold
 from weir.upkeep.compact.logs import becomes_sstables, estimate_size
 
 _CLAIM: Final = "or compact with fold_wal=True (weir compact --fold-wal), which fences it"
-_ROW_BYTES: Final = 100
-"""Assumed size of a row in SSTables of other programs, which do not record it."""
 _BELIEVED_ROWS: Final = 8_000_000
 _BELIEVED_BYTES: Final = 256 << 20
 """An SSTable within these sizes is at most one task; larger ones are looked at first."""
@@ -141,10 +139,8 @@ def unfolded_log_notes(core: Core, seen: Survey, folded: Collection[UUID]) -> li
     """
     notes = []
     for one in seen:
-        log, manifest = one.found, one.manifest
-        if not isinstance(log, LogSurvey) or (one.id in folded and manifest.is_left):
-            continue
-        if log.last is None or not log.last.is_live:
+        last, manifest = one.live, one.manifest
+        if last is None or (one.id in folded and manifest.is_left):
             continue
         if has_own_writer(core, manifest):
             why = (
@@ -164,9 +160,7 @@ def unfolded_log_notes(core: Core, seen: Survey, folded: Collection[UUID]) -> li
                 " same generation; if it died, open and close a new writer and compact again,"
                 f" {_CLAIM}"
             )
-        notes.append(
-            f"shard {one.id}: rows up to position {log.last.position} stay in the log: {why}"
-        )
+        notes.append(f"shard {one.id}: rows up to position {last.position} stay in the log: {why}")
     return notes
 
 
@@ -176,7 +170,7 @@ def _checked(core: Core, shard: UUID, table: SsTable, base: Base) -> SsTable:
     Small ones are believed. For others a listing and a read of Lance's manifest: the pieces of one
     whose numbers are damaged would have no end.
     """
-    rows, nbytes = size_of(table)
+    rows, nbytes = table.size
     if rows <= _BELIEVED_ROWS and nbytes <= _BELIEVED_BYTES:
         return table
     found = core.store.list(paths.sstable_dir(shard, table.path))
@@ -191,7 +185,7 @@ def _checked(core: Core, shard: UUID, table: SsTable, base: Base) -> SsTable:
 def _waiting(manifest: ShardManifest, tail: Tail | None, fresh: Sequence[SsTable]) -> PendingShard:
     through = manifest.replay_after if tail is None else Position(tail.fold.through)
     cut = replace(ShardCut.of(manifest, through), sstables=tuple(fresh))
-    sizes = [size_of(table) for table in fresh]
+    sizes = [table.size for table in fresh]
     if tail is not None:
         sizes.append((tail.rows, tail.nbytes))
     return PendingShard(
@@ -201,12 +195,6 @@ def _waiting(manifest: ShardManifest, tail: Tail | None, fresh: Sequence[SsTable
         sum(nbytes for _, nbytes in sizes),
         tail,
     )
-
-
-def size_of(table: SsTable) -> tuple[int, int]:
-    """Rows and bytes of an SSTable, as far as the manifest records them."""
-    rows = table.physical_rows or 0
-    return rows, table.in_memory_bytes or rows * _ROW_BYTES
 
 
 def make_job(

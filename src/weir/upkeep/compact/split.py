@@ -26,7 +26,7 @@ from weir.read.reader import Unit, units_of
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.upkeep.compact.jobs import Job
-from weir.upkeep.compact.plan import PendingShard, size_of
+from weir.upkeep.compact.plan import PendingShard
 from weir.upkeep.tasks import Task
 
 SLICE_ROWS: Final = 8_000_000
@@ -187,7 +187,7 @@ def _pieces(
 def _unit_size(unit: Unit, one: PendingShard) -> tuple[int, int]:
     """Rows and bytes of a unit, as given by the manifest or estimated from the log."""
     if unit.sstable is not None:
-        return size_of(next(t for t in one.cut.sstables if t.path == unit.sstable))
+        return next(t for t in one.cut.sstables if t.path == unit.sstable).size
     assert one.tail is not None
     share = (unit.through - unit.after) / (one.cut.wal_through - one.cut.replay_after)
     return int(one.tail.rows * share), int(one.tail.nbytes * share)

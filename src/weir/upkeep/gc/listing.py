@@ -8,7 +8,7 @@ Keeps
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,51 +16,35 @@ import numpy as np
 from weir.errors import StoreError
 from weir.format import paths
 from weir.log.site import ShardSite
-from weir.store.api import Store
 from weir.upkeep.gc.plan import Stored, WalListing
-
-Clock = Callable[[Store], float]
-"""The time of a store, read before anything in it is listed, so that nothing looks older than it
-is."""
+from weir.upkeep.gc.run import GcRun
 
 
 @dataclass
 class Listing:
     """One shard as listed."""
 
-    wal: WalListing | None
-    in_table: WalListing | None = None
-    """Entries left beside the data by a log that is now on a store of its own (S-3)."""
-    former: list[tuple[ShardSite, WalListing]] = field(default_factory=list)
-    """Entries left on WAL stores that the log was moved away from."""
     versions: dict[int, Stored] = field(default_factory=dict)
     folders: dict[str, tuple[int, Stored]] = field(default_factory=dict)
-
-    @property
-    def logs(self) -> list[WalListing]:
-        """Every listing of entries."""
-        every = [self.wal, self.in_table, *(left for _, left in self.former)]
-        return [log for log in every if log is not None]
+    logs: list[tuple[ShardSite, WalListing]] = field(default_factory=list)
+    """Every place that holds entries of the shard, the current one last: also beside the data, and
+    on WAL stores that the log was moved away from (S-3)."""
+    has_log: bool = False
+    """True when the current place of the log is among them."""
 
     def __len__(self) -> int:
-        return len(self.versions) + len(self.folders) + sum(map(len, self.logs))
+        return len(self.versions) + len(self.folders) + sum(len(log) for _, log in self.logs)
 
 
 def list_shard(
-    site: ShardSite,
-    former: Sequence[ShardSite],
-    clock: Clock,
-    skipped: list[str],
-    *,
-    with_log: bool,
+    job: GcRun, site: ShardSite, former: Sequence[ShardSite], skipped: list[str]
 ) -> Listing:
     """List every object of the shard, reduced to numbers.
 
-    `with_log` adds its log, and the entries left in the places it was moved away from (`former`).
+    If logs are collected, also its log, and the entries in the places it was moved away from.
     """
-    separate = site.wal is not site.store
     wal = _Log()
-    listing = Listing(None)
+    listing = Listing()
     lead = len(paths.shard_dir(site.shard)) + 1
     for meta in site.store.list(paths.shard_dir(site.shard)):
         head, _, name = meta.path[lead:].partition("/")
@@ -76,21 +60,19 @@ def list_shard(
                 parsed[1],
                 Stored(old.size + meta.size, max(old.time, meta.last_modified), old.objects + 1),
             )
-    if not with_log:
+    if "wal" not in job.kinds:
         return listing
-    for place in former:
-        left = _list_log(place, clock, skipped)
-        if left is not None:
-            listing.former.append((place, left))
-    if not separate:
-        listing.wal = wal.sorted()
-        return listing
-    listing.in_table = wal.sorted()
-    listing.wal = _list_log(site, clock, skipped)
+    listing.logs.append((site.in_table if site.is_apart else site, wal.sorted()))
+    listing.has_log = not site.is_apart
+    for place in (*former, site) if site.is_apart else former:
+        found = _list_log(job, place, skipped)
+        if found is not None:
+            listing.logs.append((place, found))
+            listing.has_log |= place is site
     return listing
 
 
-def _list_log(site: ShardSite, clock: Clock, skipped: list[str]) -> WalListing | None:
+def _list_log(job: GcRun, site: ShardSite, skipped: list[str]) -> WalListing | None:
     """List a log on a store of its own; None, and a note, when it cannot be listed (S-6).
 
     Ages use that store's clock: by another clock, a fence that a stalled writer must meet could
@@ -99,7 +81,7 @@ def _list_log(site: ShardSite, clock: Clock, skipped: list[str]) -> WalListing |
     folder = paths.wal_dir(site.shard)
     found = _Log()
     try:
-        now = clock(site.wal)
+        now = job.clock(site.wal)
         for meta in site.wal.list(folder):
             found.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
     except StoreError as error:  # guard: S-6

@@ -1,8 +1,8 @@
-"""Decides what of one shard may go: a pure function over values.
+"""Decides what of one shard may go: pure functions over values. What is not proven dead stays.
 
 Keeps
   G-1  the roots are the latest manifest, those superseded less than `min_age` ago, and every pin
-  G-3  `min_age` only adds roots; the function is safe without it
+  G-3  `min_age` only adds roots; the functions are safe without it
   G-4  an orphaned SSTable is known by its number, never by its age
   G-7a the first entry of an epoch stays for `fence_retention`; so do all entries written around the
        claim of an epoch that left no entry (a native claimant without a fence may still write
@@ -71,16 +71,6 @@ class Ages:
 
 
 @dataclass(frozen=True)
-class Roots:
-    """Which versions count as living, before any pin is known: `(floor, latest]`."""
-
-    floor: int
-    """Every version at or below it may go."""
-    versions: tuple[int, ...]
-    """Listed versions above the floor, ascending."""
-
-
-@dataclass(frozen=True)
 class ShardState:
     """All that is known about one shard, in the order it was read (G-4, G-5, K-1b)."""
 
@@ -93,7 +83,7 @@ class ShardState:
     retained: Sequence[ShardManifest]
     """The latest and every readable version above the floor."""
     floor: int
-    """`Roots.floor`."""
+    """See `floor_of`."""
     pins: Sequence[ShardCut] = ()
     unread_from: int | None = None
     """The lowest position a consumer of the change feed has not passed; None without consumers."""
@@ -108,33 +98,19 @@ class ShardState:
         return now - self.wal.times
 
 
-@dataclass
-class ShardPlan:
-    """What goes of one shard, and why the rest is kept."""
-
-    wal: npt.NDArray[np.intp]
-    """Indexes into the listing."""
-    wal_kept: Counter[str]
-    manifests: list[int]
-    manifests_kept: Counter[str]
-    sstables: list[str]
-    sstables_kept: Counter[str]
-
-
-def roots(versions: Mapping[int, Stored], latest: int, now: float, min_age: float) -> Roots:
-    """Split the versions: those superseded at least `min_age` ago may go, if nothing pins them.
+def floor_of(versions: Mapping[int, Stored], latest: int, now: float, min_age: float) -> int:
+    """Versions at or below it may go, if nothing pins them: superseded at least `min_age` ago.
 
     A version is superseded when the next one is written. With `min_age` 0 only the latest lives.
     """
-    known = sorted(v for v in versions if v < latest)
     lowest = latest
     ended = versions[latest].time if latest in versions else now
-    for version in reversed(known):
+    for version in sorted((v for v in versions if v < latest), reverse=True):
         if now - ended >= min_age:
             break
         lowest = version
         ended = versions[version].time
-    return Roots(lowest - 1, tuple(v for v in sorted({*known, latest}) if v >= lowest))
+    return lowest - 1
 
 
 def replay_point(retained: Sequence[ShardManifest]) -> int:
@@ -142,15 +118,8 @@ def replay_point(retained: Sequence[ShardManifest]) -> int:
     return min(manifest.replay_after for manifest in retained)
 
 
-def plan_shard(state: ShardState, ages: Ages) -> ShardPlan:
-    """Decide what of the shard goes. Everything not proven dead stays."""
-    wal, wal_kept = _plan_wal(state, ages)
-    manifests, manifests_kept = _plan_manifests(state, ages)
-    sstables, sstables_kept = _plan_sstables(state, ages)
-    return ShardPlan(wal, wal_kept, manifests, manifests_kept, sstables, sstables_kept)
-
-
-def _plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Counter[str]]:
+def plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Counter[str]]:
+    """Which entries of the listing go, by index, and why the others stay."""
     positions = state.wal.positions
     kept: Counter[str] = Counter()
     doomed = np.ones(len(positions), dtype=np.bool_)
@@ -199,7 +168,8 @@ def _tripwires(runs: Sequence[Run], count: int, newest: int) -> tuple[Bools, Boo
     return firsts, crowded, unknown
 
 
-def _plan_manifests(state: ShardState, ages: Ages) -> tuple[list[int], Counter[str]]:
+def plan_manifests(state: ShardState, ages: Ages) -> tuple[list[int], Counter[str]]:
+    """Which versions go, and why the others stay."""
     pinned = {pin.manifest_version for pin in state.pins}
     doomed: list[int] = []
     kept: Counter[str] = Counter()
@@ -217,7 +187,8 @@ def _plan_manifests(state: ShardState, ages: Ages) -> tuple[list[int], Counter[s
     return doomed, kept
 
 
-def _plan_sstables(state: ShardState, ages: Ages) -> tuple[list[str], Counter[str]]:
+def plan_sstables(state: ShardState, ages: Ages) -> tuple[list[str], Counter[str]]:
+    """Which folders go, and why the objects in others stay."""
     latest = {table.path for table in state.latest.sstables}
     slack = {table.path for manifest in state.retained for table in manifest.sstables}
     pinned = {table.path for pin in state.pins for table in pin.sstables}

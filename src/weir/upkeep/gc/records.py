@@ -11,18 +11,18 @@ A dead chain is deleted in two steps, its deletion record last, so it stays dead
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from weir.errors import WeirError
 from weir.format import paths
-from weir.lake.api import Lake
+from weir.records import codec
+from weir.records.chain import Listed, list_chain
 from weir.records.checkpoints import checkpoint_of_tag
-from weir.store.api import Store
-from weir.upkeep.gc.pins import Chains, ChainState, end_chain, load_chains
-from weir.upkeep.gc.plan import Ages
-from weir.upkeep.gc.report import GcReport, Veto
-from weir.upkeep.gc.tasks import Deleter, Holder, Item, batches
+from weir.records.holds import HoldKind
+from weir.store.api import Meta
+from weir.upkeep.gc.run import GcRun
+from weir.upkeep.gc.tasks import Item
 
 logger = logging.getLogger("weir.gc")
 
@@ -46,125 +46,107 @@ SHARED_CHAINS: Final = (
 RECORDS_KEPT: Final = 16
 """Newest records of a chain that stay: a stalled appender must collide with the one it missed."""
 
-_ROOTS: Final = {"checkpoints": paths.CHECKPOINTS, "consumers": paths.CONSUMERS}
 
-
-def end_expired(chains: Chains, kind: str, now: float, report: GcReport, *, dry_run: bool) -> None:
-    """End every chain of that kind whose lifetime is over."""
-    for chain in chains.load(_ROOTS[kind]):
+def end_expired(job: GcRun, kind: HoldKind) -> None:
+    """End everything of that kind whose lifetime is over."""
+    report, uri = job.report, job.core.uri
+    for hold in job.holds.all(kind):
         try:
-            if chain.ended or not chain.expired(now):
+            if hold.is_ended or not hold.is_expired(job.now):
                 continue
-            if dry_run or end_chain(chains.store, chain):
+            if job.dry_run or job.holds.end(hold, "expired"):
                 report.ended += 1
-                logger.info(
-                    "gc.expired table=%s kind=%s chain=%s", chains.store.uri, kind, chain.folder
-                )
+                logger.info("gc.expired table=%s kind=%s chain=%s", uri, kind, hold.folder)
             else:
                 report.kind(kind).kept["refreshed meanwhile"] += 1
         except WeirError as error:
-            report.errors.append(f"{kind} {chain.folder}: {error}")
+            report.errors.append(f"{kind} {hold.folder}: {error}")
 
 
-def release_tags(chains: Chains, lake: Lake | None, report: GcReport, *, dry_run: bool) -> None:
-    """Untag base versions whose checkpoint is gone.
+def release_tags(job: GcRun) -> list[str]:
+    """Untag base versions whose checkpoint is gone; returns those tags.
 
     Tags are listed before the records: a checkpointer writes its record first, so a tag without a
     living record belongs to no checkpoint.
     """
-    if lake is None:
-        return
+    lake = job.core.lake
     tags = {tag: checkpoint_of_tag(tag) for tag in lake.protected_versions()}
     if not any(tags.values()):
-        return
-    alive = {
-        chain.folder.rpartition("/")[2] for chain in chains.load(paths.CHECKPOINTS) if chain.alive
-    }
-    for tag, checkpoint in tags.items():
-        if checkpoint is not None and str(checkpoint) not in alive:
-            if not dry_run:
-                lake.release_version(tag)
-            report.kind("base").kept["tag released"] += 1
+        return []
+    alive = {hold.name for hold in job.holds.living("checkpoints", job.expired)}
+    released = [tag for tag, id_ in tags.items() if id_ is not None and str(id_) not in alive]
+    for tag in released:
+        if not job.dry_run:
+            lake.release_version(tag)
+        job.report.kind("base").kept["tag released"] += 1
+    return released
 
 
-def collect_chains(
-    chains: Chains, kind: str, now: float, ages: Ages, deleter: Deleter, veto: Veto | None
-) -> None:
+def collect_chains(job: GcRun, kind: HoldKind) -> None:
     """Delete dead chains and superseded records of one kind."""
-    report, store = deleter.report, chains.store
-    for chain in chains.load(_ROOTS[kind]):
-        part = report.kind(kind)
-        part.seen += len(chain.seqs)
-        part.seen_bytes += sum(chain.sizes.values())
-        dead = chain.ended or (kind == "checkpoints" and chain.first is None)
+    for hold in job.holds.all(kind):
+        _count(job, kind, hold.listed)
         # An appender to a checkpoint's chain checks for record 1 afterwards; others do not.
-        wait = ages.min_age if kind == "checkpoints" else ages.fence_retention
-        if dead and now - chain.times[chain.seqs[-1]] >= wait:
+        wait = job.ages.min_age if kind == "checkpoints" else job.ages.fence_retention
+        *rest, last = hold.listed.values()
+        if hold.is_ended and job.now - last.last_modified >= wait:
             # The deletion record goes last. Planned tasks may run in any order, so they leave it to
             # the next collection.
-            rest, last = chain.seqs[:-1], chain.seqs[-1:]
-            if not rest or (_run(store, kind, chain, rest, deleter, veto) and deleter.immediate):
-                _run(store, kind, chain, last, deleter, veto)
+            if not rest or (_delete(job, kind, rest) and job.deleter.immediate):
+                _delete(job, kind, [last])
             continue
-        _supersede(store, kind, chain, now, ages, deleter, veto)
+        _supersede(job, kind, hold.listed)
 
 
-def _supersede(
-    store: Store,
-    kind: str,
-    chain: ChainState,
-    now: float,
-    ages: Ages,
-    deleter: Deleter,
-    veto: Veto | None,
-) -> None:
-    keep_first = kind == "checkpoints"
+def _count(job: GcRun, kind: str, listed: Listed) -> None:
+    part = job.report.kind(kind)
+    part.seen += len(listed)
+    part.seen_bytes += sum(meta.size for meta in listed.values())
+
+
+def _supersede(job: GcRun, kind: str, listed: Listed) -> None:
+    newest = max(listed)
     old = [
-        seq
-        for seq, following in zip(chain.seqs, chain.seqs[1:], strict=False)
-        if now - chain.times[following] >= ages.fence_retention and not (keep_first and seq == 1)
+        meta
+        for (number, meta), following in zip(
+            listed.items(), list(listed.values())[1:], strict=False
+        )
+        if job.now - following.last_modified >= job.ages.fence_retention
+        and number <= newest - RECORDS_KEPT
+        and not (kind == "checkpoints" and number == 1)
     ]
-    old = [seq for seq in old if seq <= chain.seqs[-1] - RECORDS_KEPT]
-    deleter.report.kind(kind).kept["record"] += len(chain.seqs) - len(old)
-    _run(store, kind, chain, old, deleter, veto)
+    job.report.kind(kind).kept["record"] += len(listed) - len(old)
+    _delete(job, kind, old)
 
 
-def _run(
-    store: Store,
-    kind: str,
-    chain: ChainState,
-    seqs: list[int],
-    deleter: Deleter,
-    veto: Veto | None,
-) -> bool:
-    items = [(paths.chain_path(chain.folder, seq), chain.sizes[seq]) for seq in seqs]
-    kept = deleter.report.kind(kind).kept
-    vetoed = kept["vetoed"]
-    holder = Holder(store, table_id=deleter.table_id)
-    done = deleter.run(store, batches(kind, holder, items, deleter.report, veto), total=len(items))
-    return done and kept["vetoed"] == vetoed
+def _delete(job: GcRun, kind: str, metas: Sequence[Meta]) -> bool:
+    return job.deleter.run(kind, ((m.path, m.size) for m in metas), total=len(metas))
 
 
-def collect_leftovers(
-    store: Store, now: float, ages: Ages, deleter: Deleter, veto: Veto | None
-) -> None:
+def collect_leftovers(job: GcRun) -> None:
     """Delete what dead processes left, and superseded records of the table's own chains."""
-    part = deleter.report.kind("leftovers")
+    part, store = job.report.kind("leftovers"), job.core.store
 
     def items() -> Iterator[Item]:
         for folder, least in LEFTOVERS.items():
             for meta in store.list(folder):
                 part.seen += 1
                 part.seen_bytes += meta.size
-                if now - meta.last_modified >= max(ages.min_age, least):
+                if job.now - meta.last_modified >= max(job.ages.min_age, least):
                     yield meta.path, meta.size
                 else:
                     part.kept["min_age"] += 1
 
-    holder = Holder(store, table_id=deleter.table_id)
-    deleter.run(store, batches("leftovers", holder, items(), deleter.report, veto), total=0)
-    for root in SHARED_CHAINS:
-        for chain in load_chains(store, root):
-            part.seen += len(chain.seqs)
-            part.seen_bytes += sum(chain.sizes.values())
-            _supersede(store, "leftovers", chain, now, ages, deleter, veto)
+    job.deleter.run("leftovers", items(), total=0)
+    for folder in SHARED_CHAINS:
+        listed = list_chain(store, folder)
+        if not listed:
+            continue
+        newest = listed[max(listed)]
+        (data,) = store.get_many([newest.path])
+        if data is None:
+            continue  # another collector prunes it
+        # Beside a damaged record older ones stay.
+        codec.loads(data, dict, f"{store.uri}/{newest.path}")  # guard: G-11 test_gc_chains
+        _count(job, "leftovers", listed)
+        _supersede(job, "leftovers", listed)

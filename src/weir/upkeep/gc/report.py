@@ -33,6 +33,7 @@ class KindReport:
     deleted: int = 0
     """Objects deleted; in a dry run, those that would be."""
     deleted_bytes: int = 0
+    """Their bytes; a dry run cannot tell those of base versions whose checkpoint has expired."""
     kept: Counter[str] = field(default_factory=Counter)
     """Objects kept, by reason."""
 

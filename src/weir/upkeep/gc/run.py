@@ -1,20 +1,18 @@
-"""State that all shards of one collection share."""
+"""State that all steps of one collection share."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from uuid import UUID
 
-from weir.env import Env
 from weir.errors import WeirError
-from weir.lake.api import Lake
-from weir.log.site import ShardSite
+from weir.records.holds import Expired, HoldKind, Holds
+from weir.routing.core import Core
 from weir.store.api import Store
-from weir.upkeep.gc.pins import Chains, Pins
 from weir.upkeep.gc.plan import Ages
-from weir.upkeep.gc.report import GcReport, Veto
+from weir.upkeep.gc.report import GcReport
 from weir.upkeep.gc.tasks import Deleter
 
 logger = logging.getLogger("weir.gc")
@@ -22,29 +20,37 @@ logger = logging.getLogger("weir.gc")
 
 @dataclass
 class GcRun:
-    """One collection: its arguments, and the state its shards share."""
+    """One collection of one table."""
 
-    lake: Lake | None
+    core: Core
     ages: Ages
     kinds: frozenset[str]
-    report: GcReport
     deleter: Deleter
-    env: Env
-    chains: Chains
-    pins: Callable[[], Pins]
+    holds: Holds
     now: float
     """The table store's clock, read before anything was listed: nothing looks older than it is."""
-    workers: int = 1
-    """Shards processed concurrently."""
-    veto: Veto | None = None
-    former: Mapping[UUID, Sequence[ShardSite]] = field(default_factory=dict)
-    """By shard, the places that its log was moved away from (S-3)."""
     _clocks: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def report(self) -> GcReport:
+        """What was seen, deleted and kept so far."""
+        return self.deleter.report
 
     @property
     def dry_run(self) -> bool:
         """True when nothing may be written."""
         return self.deleter.dry_run
+
+    @property
+    def expired(self) -> Expired:
+        """In a dry run, what has expired by then counts as ended: the real run ends it."""
+        return dict.fromkeys(self.holding, self.now) if self.dry_run else {}
+
+    @property
+    def holding(self) -> list[HoldKind]:
+        """The kinds that hold others, as far as they were chosen."""
+        every: tuple[HoldKind, ...] = ("checkpoints", "consumers")
+        return [kind for kind in every if kind in self.kinds]
 
     def clock(self, store: Store) -> float:
         """That store's time, read once, before the first of its logs is listed (G-3)."""
@@ -52,7 +58,15 @@ class GcRun:
             self._clocks[store.uri] = store.now()
         return self._clocks[store.uri]
 
+    @contextmanager
+    def task(self, name: str) -> Iterator[None]:
+        """A task that is reported if it fails; the others go on (G-10)."""
+        try:
+            yield
+        except WeirError as error:
+            self.fail(name, error)
+
     def fail(self, name: str, error: WeirError) -> None:
-        """Report a task that failed; the others go on (G-10)."""
-        logger.warning("gc.failed table=%s task=%s reason=%s", self.chains.store.uri, name, error)
+        """Report a task that failed (G-10)."""
+        logger.warning("gc.failed table=%s task=%s reason=%s", self.core.uri, name, error)
         self.report.errors.append(f"{name}: {type(error).__name__}: {error}")

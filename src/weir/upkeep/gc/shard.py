@@ -19,11 +19,11 @@ from uuid import UUID
 from weir.errors import WeirError
 from weir.format import paths
 from weir.lake.api import Base
-from weir.log.site import ShardSite
+from weir.lake.index import released_generation
 from weir.store.api import Store
 from weir.upkeep.gc.run import GcRun
-from weir.upkeep.gc.tasks import Holder, Item, batches
-from weir.upkeep.gc.visit import Doomed, Folded, Visit
+from weir.upkeep.gc.tasks import Item
+from weir.upkeep.gc.visit import Doomed, Visit
 
 LISTED_MAX: Final = 1_000_000
 """Listed objects held in memory, 24 bytes each; a table with more is collected in waves, and the
@@ -33,18 +33,19 @@ _SHARDS_LISTED: Final = 64
 _FOLDERS_LISTED: Final = 64
 
 
-def collect_shards(sites: Sequence[ShardSite], job: GcRun) -> dict[UUID, int]:
-    """Collect what is dead in those shards, and return those that are finished, with the routings
-    they were made under (C-17). A shard that fails is reported, the others go on."""
-    waiting = list(sites)
+def collect_shards(job: GcRun) -> dict[UUID, int]:
+    """Collect what is dead in the shards, and return those that are finished, with the routings
+    they were made under (C-17). A shard that fails is reported, the others go on; raises when it is
+    not known what is held (G-11)."""
+    waiting = job.core.shard_ids()
     finished: dict[UUID, int] = {}
     while waiting:
         visits: list[Visit] = []
         listed = 0
         while waiting and listed < LISTED_MAX:
-            group = [Visit(site, job.dry_run) for site in waiting[:_SHARDS_LISTED]]
+            group = [Visit(job, shard) for shard in waiting[:_SHARDS_LISTED]]
             del waiting[:_SHARDS_LISTED]
-            looked = _each(job, group, lambda visit: visit.look(job))
+            looked = _each(job, group, Visit.look)
             visits += looked
             listed += sum(visit.listed for visit in looked)
         _collect_wave(visits, job)
@@ -56,17 +57,13 @@ def collect_shards(sites: Sequence[ShardSite], job: GcRun) -> dict[UUID, int]:
 
 def _collect_wave(visits: list[Visit], job: GcRun) -> None:
     folded = _read_folded(visits, job)
-    visits = _each(job, visits, lambda visit: visit.prune_and_raise(job, folded))
+    visits = _each(job, visits, lambda visit: visit.prune_and_raise(folded))
     if not visits:
         return
     # K-1b for all shards at once: every floor is raised. A checkpoint whose record is not found
     # here is recorded later, and sees these floors.
-    try:
-        pins = job.pins()
-    except WeirError as error:  # guard: G-11
-        job.fail("reading the pins of checkpoints and consumers", error)  # G-11
-        return
-    visits = _each(job, visits, lambda visit: visit.decide(job, pins))
+    pins = job.holds.pins(job.expired)
+    visits = _each(job, visits, lambda visit: visit.decide(pins))
     _delete(visits, job)
 
 
@@ -80,70 +77,63 @@ def _each(job: GcRun, visits: list[Visit], step: Callable[[Visit], bool]) -> lis
             visit.error = error
             return False
 
-    going = job.env.threads.map(one, visits, workers=job.workers)
+    going = job.core.env.threads.map(one, visits, workers=job.core.workers)
     for visit in visits:
-        visit.tell(job.report)
+        visit.tell()
         if visit.error is not None:
             job.fail(str(visit.site), visit.error)
             visit.error = None
     return [visit for visit, goes in zip(visits, going, strict=True) if goes]
 
 
-def _read_folded(visits: Sequence[Visit], job: GcRun) -> Folded | None:
-    """What the base holds, for pruning; None when there is nothing to prune.
+def _read_folded(visits: Sequence[Visit], job: GcRun) -> dict[UUID, int]:
+    """By shard, the last generation whose rows have been in the base for `min_age` (X-4); empty
+    when there is nothing to prune.
 
     Read after every manifest, and used only in the epochs of those manifests: a restore claims a
     shard before it names folded SSTables again, so a mark from before it is not used after it.
     """
-    if job.lake is None or "sstables" not in job.kinds:
-        return None
-    if not any(visit.has_sstables for visit in visits):
-        return None
+    shards = [visit.site.shard for visit in visits if visit.has_sstables]
+    if "sstables" not in job.kinds or not shards:
+        return {}
     try:
-        latest = job.lake.open_base()
+        latest = job.core.lake.open_base()
         settled: Base | None = latest
         if job.ages.min_age:  # guard: X-4 test_shared_tables
             # X-4: readers with an older version of the base (LanceDB's handles, for as long as they
             # live) read current manifests: a row that left those would be in neither.
-            settled = job.lake.base_before(job.now - job.ages.min_age)
+            settled = job.core.lake.base_before(job.now - job.ages.min_age)
     except WeirError as error:
         job.fail("reading the base", error)
-        return None
-    return Folded(latest, settled)
+        return {}
+    if settled is None:
+        return {}
+    return {s: min(released_generation(base, s) for base in (latest, settled)) for s in shards}
 
 
 def _delete(visits: Sequence[Visit], job: GcRun) -> None:
     """Delete what is doomed; the shards share bulk requests of a thousand objects each."""
-    together: dict[tuple[str, Holder], list[Doomed]] = {}
+    together: dict[tuple[str, Store | None], list[Doomed]] = {}
     for visit in visits:
         for doomed in visit.doomed:
-            together.setdefault((doomed.kind, doomed.holder), []).append(doomed)
-    for (kind, holder), parts in together.items():
+            together.setdefault((doomed.kind, doomed.wal), []).append(doomed)
+    for (kind, wal), parts in together.items():
         items = (item for part in parts for item in part.items)
-        work = batches(kind, holder, items, job.report, job.veto)
-        job.deleter.run(holder.store, work, total=sum(part.total for part in parts))
+        job.deleter.run(kind, items, total=sum(part.total for part in parts), wal=wal)
     if "sstables" in job.kinds:
-        _delete_folders(visits, job)
+        folders = [paths.sstable_dir(v.site.shard, name) for v in visits for name in v.folders]
+        objects = sum(visit.folder_objects for visit in visits)
+        job.deleter.run("sstables", _contents(folders, job), total=objects)
 
 
-def _delete_folders(visits: Sequence[Visit], job: GcRun) -> None:
-    by_store: dict[Store, list[Visit]] = {}
-    for visit in visits:
-        by_store.setdefault(visit.site.store, []).append(visit)
-    for store, there in by_store.items():
-        folders = [paths.sstable_dir(v.site.shard, name) for v in there for name in v.folders]
-        holder = Holder(store, table_id=job.deleter.table_id)
-        work = batches("sstables", holder, _contents(store, folders, job), job.report, job.veto)
-        job.deleter.run(store, work, total=sum(visit.folder_objects for visit in there))
-
-
-def _contents(store: Store, folders: Sequence[str], job: GcRun) -> Iterator[Item]:
+def _contents(folders: Sequence[str], job: GcRun) -> Iterator[Item]:
     """Every object in `folders`, a few of which are listed at once."""
+    core = job.core
 
     def listed(folder: str) -> list[Item]:
-        return [(meta.path, meta.size) for meta in store.list(folder)]
+        return [(meta.path, meta.size) for meta in core.store.list(folder)]
 
     for start in range(0, len(folders), _FOLDERS_LISTED):
         part = list(folders[start : start + _FOLDERS_LISTED])
-        for items in job.env.threads.map(listed, part, workers=job.workers):
+        for items in core.env.threads.map(listed, part, workers=core.workers):
             yield from items

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal
 
-from weir.env import Env
 from weir.errors import WalStoreMismatch, WeirError
-from weir.log.site import ShardSite
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.gc.report import GcReport, Progress, Veto
@@ -34,21 +32,6 @@ Where = Literal["table", "wal"]
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A store that objects are deleted from (S-8)."""
-
-    store: Store
-    where: Where = "table"
-    table_id: str | None = None
-    """For the table's own store, the id of the table; None: unknown."""
-
-    @staticmethod
-    def of_log(site: ShardSite, table_id: str | None) -> Holder:
-        """The store that holds the log of `site`."""
-        return Holder(site.wal, "wal") if site.is_apart else Holder(site.store, table_id=table_id)
-
-
-@dataclass(frozen=True)
 class Batch:
     """One task: objects of one kind on one store. JSON-ready and small."""
 
@@ -56,6 +39,7 @@ class Batch:
     where: Where
     uri: str
     table_id: str | None
+    """For the table's own store, the id of the table (S-8)."""
     paths: tuple[str, ...]
     bytes: int
 
@@ -93,47 +77,18 @@ def delete_batch(store: Store, batch: Batch) -> int:
     return len(batch.paths)
 
 
-def batches(
-    kind: str,
-    holder: Holder,
-    items: Iterable[Item],
-    report: GcReport,
-    veto: Veto | None,
-) -> Iterator[Batch]:
-    """Cut `items` into tasks, leaving out what is vetoed."""
-
-    def allowed() -> Iterator[Item]:
-        for path, size in items:
-            if veto is not None and veto(kind, path):
-                report.kind(kind).kept["vetoed"] += 1
-            else:
-                yield path, size
-
-    rest = allowed()
-    while chunk := list(islice(rest, BATCH_OBJECTS)):
-        yield Batch(
-            kind,
-            holder.where,
-            holder.store.uri,
-            holder.table_id,
-            tuple(path for path, _ in chunk),
-            sum(size for _, size in chunk),
-        )
-
-
 @dataclass
 class Deleter:
-    """Runs batches in this process, `workers` at a time, and holds no more than those in memory."""
+    """Deletes in batches, `workers` at a time, and holds no more than those in memory."""
 
-    env: Env
+    core: Core
     report: GcReport
     dry_run: bool
     workers: int = WORKERS
     progress: Progress | None = None
     planned: list[Batch] | None = None
     """If set, batches are appended here instead of being run: for Spark."""
-    table_id: str | None = None
-    """Id of the table whose objects go; None where no record gives it."""
+    veto: Veto | None = None
     _done: dict[str, int] = field(default_factory=dict)
     _total: dict[str, int] = field(default_factory=dict)
 
@@ -142,24 +97,27 @@ class Deleter:
         """True when `run` deletes before it returns."""
         return self.planned is None
 
-    def run(self, store: Store, work: Iterable[Batch], *, total: int) -> bool:
-        """Delete every batch; False when one failed, which is reported while the others go on."""
-        errors = len(self.report.errors)
-        rest = iter(work)
+    def run(
+        self, kind: str, items: Iterable[Item], *, total: int, wal: Store | None = None
+    ) -> bool:
+        """Delete those objects of the table's store, or of `wal`; False when one was vetoed or
+        failed, which is reported while the others go on."""
+        kept = self.report.kind(kind).kept
+        before = len(self.report.errors), kept["vetoed"]
+        work = self._batches(kind, items, wal)
         first = True
-        while window := list(islice(rest, self.workers)):
-            kind = window[0].kind
+        while window := list(islice(work, self.workers)):
             if first:
                 self._total[kind] = self._total.get(kind, 0) + total
                 first = False
             if self.planned is not None:
                 self.planned += window
                 continue
-            for batch, error in zip(window, self._window(store, window), strict=True):
+            for batch, error in zip(window, self._window(wal, window), strict=True):
                 if error is not None:
                     self.report.errors.append(error)
                     continue
-                part = self.report.kind(batch.kind)
+                part = self.report.kind(kind)
                 part.deleted += len(batch.paths)
                 part.deleted_bytes += batch.bytes
                 self._done[kind] = self._done.get(kind, 0) + len(batch.paths)
@@ -167,11 +125,36 @@ class Deleter:
                 # Leftovers are listed while they are deleted: their number is not known before.
                 done = self._done.get(kind, 0)
                 self.progress(kind, done, max(done, self._total[kind]))
-        return len(self.report.errors) == errors
+        return (len(self.report.errors), kept["vetoed"]) == before
 
-    def _window(self, store: Store, window: list[Batch]) -> list[str | None]:
+    def _batches(self, kind: str, items: Iterable[Item], wal: Store | None) -> Iterator[Batch]:
+        """Cut `items` into tasks, leaving out what is vetoed."""
+
+        def allowed() -> Iterator[Item]:
+            for path, size in items:
+                if self.veto is not None and self.veto(kind, path):
+                    self.report.kind(kind).kept["vetoed"] += 1
+                else:
+                    yield path, size
+
+        rest = allowed()
+        while chunk := list(islice(rest, BATCH_OBJECTS)):
+            yield Batch(
+                kind,
+                "table" if wal is None else "wal",
+                self._store(wal).uri,
+                str(self.core.record.table_id) if wal is None else None,
+                tuple(path for path, _ in chunk),
+                sum(size for _, size in chunk),
+            )
+
+    def _store(self, wal: Store | None) -> Store:
+        return self.core.store if wal is None else wal
+
+    def _window(self, wal: Store | None, window: list[Batch]) -> list[str | None]:
         if self.dry_run:
             return [None] * len(window)
+        store = self._store(wal)
 
         def one(batch: Batch) -> str | None:
             try:
@@ -187,7 +170,7 @@ class Deleter:
                 return f"deleting {len(batch.paths)} {batch.kind}, first {batch.paths[0]}: {error}"
             return None
 
-        return self.env.threads.map(one, list(window), workers=self.workers)
+        return self.core.env.threads.map(one, list(window), workers=self.workers)
 
 
 def delete(core: Core, task: Task) -> Result:

@@ -12,14 +12,21 @@ Keeps
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
-from weir.errors import CommitConflict, FencedError, WeirError
+from weir.errors import (
+    CommitConflict,
+    CorruptEntry,
+    FencedError,
+    StoreError,
+    WalStoreMismatch,
+    WeirError,
+)
 from weir.format import paths
 from weir.format.manifest import (
     ShardManifest,
@@ -28,56 +35,37 @@ from weir.format.manifest import (
     decode_manifest,
     encode_hint,
 )
-from weir.lake.api import Base
-from weir.lake.index import released_generation
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.store.api import ObjectMissing
+from weir.records.holds import Pins
+from weir.store.api import ObjectMissing, Store
 from weir.types import Position, Version
 from weir.upkeep.gc import contents
 from weir.upkeep.gc.listing import NO_LOG, Listing, list_shard
-from weir.upkeep.gc.pins import Pins
 from weir.upkeep.gc.plan import (
-    Roots,
-    ShardPlan,
     ShardState,
     WalListing,
-    plan_shard,
+    floor_of,
+    plan_manifests,
+    plan_sstables,
+    plan_wal,
     replay_point,
-    roots,
 )
 from weir.upkeep.gc.report import GcReport
 from weir.upkeep.gc.run import GcRun
-from weir.upkeep.gc.tasks import Holder, Item
+from weir.upkeep.gc.tasks import Item
 from weir.upkeep.pruning import folded_tables, prunable, prune
 
 logger = logging.getLogger("weir.gc")
 
 
 @dataclass(frozen=True)
-class Folded:
-    """What the base holds of the shards, read after their manifests."""
-
-    latest: Base
-    settled: Base | None
-    """The newest version that is at least `min_age` old; None: there is none."""
-
-    def through(self, shard: UUID) -> int:
-        """The last generation whose rows have been in the base for `min_age` (X-4)."""
-        if self.settled is None:
-            return 0
-        return min(
-            released_generation(self.latest, shard), released_generation(self.settled, shard)
-        )
-
-
-@dataclass(frozen=True)
 class Doomed:
-    """Objects of one kind in one store that may go."""
+    """Objects of one kind that may go, in the table's store or in that of a log."""
 
     kind: str
-    holder: Holder
+    wal: Store | None
     items: Iterator[Item]
     total: int
 
@@ -85,8 +73,8 @@ class Doomed:
 class Visit:
     """One shard in one collection. Each step returns whether the shard goes on to the next."""
 
-    def __init__(self, site: ShardSite, dry_run: bool) -> None:  # noqa: FBT001
-        self.site = site
+    def __init__(self, job: GcRun, shard: UUID) -> None:
+        self.site = job.core.table_site(shard)
         self.error: WeirError | None = None
         self.doomed: list[Doomed] = []
         self.folders: list[str] = []
@@ -94,12 +82,13 @@ class Visit:
         self.folder_objects = 0
         self.finished_under: int | None = None
         """The routing of a sealed shard of which nothing is left that anybody could read (C-17)."""
-        self._manifests = Manifests(site)
-        self._report = GcReport(dry_run)
-        self._listing = Listing(None)
+        self._job = job
+        self._manifests = Manifests(self.site)
+        self._report = GcReport(job.dry_run)
+        self._listing = Listing()
         self._latest: ShardManifest | None = None
         self._floors = FloorValues()
-        self._living = Roots(0, ())
+        self._floor = 0
         self._retained: list[ShardManifest] = []
 
     @property
@@ -112,51 +101,68 @@ class Visit:
         """True when the manifest names any."""
         return self._latest is not None and bool(self._latest.sstables)
 
-    def tell(self, report: GcReport) -> None:
-        """Add the findings since the last call to `report`."""
-        report.add(self._report)
-        self._report = GcReport(report.dry_run)
+    def tell(self) -> None:
+        """Add the findings since the last call to the report of the collection."""
+        self._job.report.add(self._report)
+        self._report = GcReport(self._job.dry_run)
 
     # -- step by step ----------------------------------------------------------------------------
 
-    def look(self, job: GcRun) -> bool:
+    def look(self) -> bool:
         """List the shard, then read its manifest (G-4)."""
-        self._listing = list_shard(
-            self.site,
-            job.former.get(self.site.shard, ()),
-            job.clock,
-            self._report.skipped,
-            with_log="wal" in job.kinds,
-        )
-        job.env.failpoint("gc.listed")
+        former = self._find_log()
+        self._listing = list_shard(self._job, self.site, former, self._report.skipped)
+        self._job.core.env.failpoint("gc.listed")
         self._latest, self._floors = self._manifests.latest_with_floors()
         if self._latest is None:
             self._report.skipped.append(f"{self.site} has no manifest: nothing of it was collected")
         return self._latest is not None
 
-    def prune_and_raise(self, job: GcRun, folded: Folded | None) -> bool:
-        """Remove SSTables that the base holds from the manifest, and raise the floors."""
+    def _find_log(self) -> Sequence[ShardSite]:
+        """Find where its log is; returns the reachable places it was moved away from (S-3)."""
+        shard, places = self.site.shard, self._job.core.wal_stores
+        former: Sequence[ShardSite] = ()
+        try:
+            state = self._job.core.log(shard).state()
+        except CorruptEntry:
+            return ()  # reported when the manifest is read after the listing (G-10)
+        try:
+            place = places.place(shard, *state)
+            if place.seq:
+                former, notes = places.former(shard, place)
+                self._report.skipped += notes
+            self.site = places.site_at(shard, place)
+        except (WalStoreMismatch, StoreError) as error:
+            # S-6: objects beside the data can still be collected.
+            self._report.skipped.append(f"the log of shard {shard} was not collected: {error}")
+        return former
+
+    def prune_and_raise(self, folded: Mapping[UUID, int]) -> bool:
+        """Remove SSTables that the base holds from the manifest, and raise the floors.
+
+        `folded`: by shard, the last generation whose rows have been in the base for `min_age`.
+        """
+        job = self._job
+        self._prune(folded.get(self.site.shard, 0))
         assert self._latest is not None, "G-4: looked at first"
-        if folded is not None:
-            self._prune(folded, dry_run=job.dry_run)
-        latest = self._latest
-        self._living = roots(self._listing.versions, latest.version, job.now, job.ages.min_age)
-        self._retained = [latest, *_load(self.site, self._living, latest)]
-        job.env.failpoint("gc.read")
+        latest, versions = self._latest, self._listing.versions
+        self._floor = floor_of(versions, latest.version, job.now, job.ages.min_age)
+        self._retained = [latest, *self._load_living(latest)]
+        job.core.env.failpoint("gc.read")
         if not job.dry_run:
-            self._raise_floors(job)
+            self._raise_floors()
         return True
 
-    def decide(self, job: GcRun, pins: Pins) -> bool:
+    def decide(self, pins: Pins) -> bool:
         """Decide what goes, by pins that were read after every floor had risen (K-1b)."""
-        latest = self._latest
+        job, latest = self._job, self._latest
         assert latest is not None, "G-4: looked at first"
         # A restore may have named SSTables again that only a checkpoint held. If that checkpoint is
         # already gone from the pins, this read sees the restored manifest.
         again = self._manifests.latest()
         if again is not None and again.version > latest.version:
             self._retained.append(again)
-        job.env.failpoint("gc.pinned")
+        job.core.env.failpoint("gc.pinned")
         state = ShardState(
             now=job.now,
             wal=NO_LOG,
@@ -164,15 +170,17 @@ class Visit:
             folders=self._listing.folders,
             latest=latest,
             retained=self._retained,
-            floor=self._living.floor,
+            floor=self._floor,
             pins=pins.of(self.site.shard),
             unread_from=pins.unread_from(self.site.shard),
         )
-        for place, found in self._logs():
+        for place, found in self._listing.logs:
             # A position is never used twice, in any store, so the same verdict holds in each (F-2).
-            self._decide_log(place, job, replace(state, wal=found))
-        state = replace(state, native=contents.is_native(self.site, state, job.ages))
-        self._decide_rest(job, state, plan_shard(state, job.ages))
+            self._decide_log(place, replace(state, wal=found))
+        if "manifests" in job.kinds:
+            self._decide_manifests(state)
+        if "sstables" in job.kinds:
+            self._decide_sstables(state)
         if len(self._retained) == 1 and self._is_finished(state):
             self.finished_under = state.latest.shard_spec_id
         return True
@@ -191,8 +199,8 @@ class Visit:
             and not state.pins  # guard: C-17
             and not listing.folders
             and set(listing.versions) <= {latest.version}
-            and listing.wal is not None
-            and all(bool((log.positions >= latest.replay_after).all()) for log in listing.logs)
+            and listing.has_log
+            and all((log.positions >= latest.replay_after).all() for _, log in listing.logs)
             # P-6: a clone gets the tokens of the shards that a checkpoint pins.
             # guard: C-17
             and next(iter(self.site.store.list(paths.tokens_dir(self.site.shard))), None) is None
@@ -200,14 +208,14 @@ class Visit:
 
     # -- pruning ---------------------------------------------------------------------------------
 
-    def _prune(self, folded: Folded, *, dry_run: bool) -> None:
+    def _prune(self, through: int) -> None:
         """Remove SSTables whose rows the base holds from the manifest; the epoch stays (L-2)."""
         current = self._latest
         assert current is not None, "G-4: looked at first"
-        named = folded_tables(current, folded.through(self.site.shard))
+        named = folded_tables(current, through)
         if not named:
             return
-        if dry_run:
+        if self._job.dry_run:
             self._report.pruned += len(named)
             pruned = prunable(current, named) or current
             # As pruning would leave it: a version of its own, which supersedes this one now.
@@ -226,66 +234,69 @@ class Visit:
 
     # -- floors ----------------------------------------------------------------------------------
 
-    def _raise_floors(self, job: GcRun) -> None:
+    def _raise_floors(self) -> None:
         """Raise the floors before the pins are read (K-1b) and before anything is deleted (G-6)."""
-        kinds, floors, living = job.kinds, self._manifests.floors, self._living
-        old = any(version <= living.floor for version in self._listing.versions)
-        if living.floor > self._floors.manifest and (
-            ("manifests" in kinds and old) or ("sstables" in kinds and self._listing.folders)
+        job, floors, listing = self._job, self._manifests.floors, self._listing
+        old = any(version <= self._floor for version in listing.versions)
+        if self._floor > self._floors.manifest and (
+            ("manifests" in job.kinds and old) or ("sstables" in job.kinds and listing.folders)
         ):
             # For SSTables too: a checkpointer that still holds a version naming them must fail.
-            floors.raise_to("manifest", living.floor)  # guard: G-6 simulator:collection
+            floors.raise_to("manifest", self._floor)  # guard: G-6 simulator:collection
             floors.trim("manifest")
-        logs = [(place, found.positions) for place, found in self._logs()]
+        logs = [(place, found.positions) for place, found in listing.logs]
         highest = _highest([positions for _, positions in logs], replay_point(self._retained))
         if highest > self._floors.wal:
             # P-2: recorded before the floor rises; after that, a zombie's entry can be among them.
             for place, positions in logs:
                 passed = positions[(positions > self._floors.wal) & (positions <= highest)]
                 contents.record_tokens(place, passed.tolist())
-            job.env.failpoint("gc.tokens")
+            job.core.env.failpoint("gc.tokens")
             floors.raise_to("wal", highest)  # guard: G-7c simulator:collection
             floors.trim("wal")
-        job.env.failpoint("gc.floors")
+        job.core.env.failpoint("gc.floors")
 
-    def _logs(self) -> list[tuple[ShardSite, WalListing]]:
-        """Every place that holds entries of the shard, and what was listed there."""
-        listing = self._listing
-        every = [(self.site.in_table, listing.in_table), *listing.former, (self.site, listing.wal)]
-        return [(place, found) for place, found in every if found is not None]
+    def _load_living(self, latest: ShardManifest) -> list[ShardManifest]:
+        """The living versions besides the latest; `CorruptEntry` if one cannot be read (G-11)."""
+        living = [v for v in sorted(self._listing.versions) if self._floor < v < latest.version]
+        where = [paths.manifest_path(self.site.shard, Version(v)) for v in living]
+        return [
+            decode_manifest(data, path=path)
+            for path, data in zip(where, self.site.store.get_many(where), strict=True)
+            if data is not None  # deleted by another collector with less slack: no longer a root
+        ]
 
     # -- the verdict -----------------------------------------------------------------------------
 
-    def _decide_log(self, place: ShardSite, job: GcRun, state: ShardState) -> None:
+    def _decide_log(self, place: ShardSite, state: ShardState) -> None:
         """Decide what goes of one log: the current one, or the entries that a move left behind."""
-        state = replace(state, runs=contents.epoch_runs(place, state, job.ages))
-        plan = plan_shard(state, job.ages)
-        self._count("wal", len(state.wal), int(state.wal.sizes.sum()), plan.wal_kept)
-        if len(plan.wal):
-            holder = Holder.of_log(place, job.deleter.table_id)
-            self.doomed.append(
-                Doomed("wal", holder, _wal_items(place, state.wal, plan), len(plan.wal))
-            )
+        ages = self._job.ages
+        state = replace(state, runs=contents.epoch_runs(place, state, ages))
+        doomed, kept = plan_wal(state, ages)
+        self._count("wal", len(state.wal), int(state.wal.sizes.sum()), kept)
+        if len(doomed):
+            wal = place.wal if place.is_apart else None
+            items = _wal_items(place.shard, state.wal, doomed)
+            self.doomed.append(Doomed("wal", wal, items, len(doomed)))
 
-    def _decide_rest(self, job: GcRun, state: ShardState, plan: ShardPlan) -> None:
-        listing = self._listing
-        if "manifests" in job.kinds:
-            sizes = sum(stored.size for stored in listing.versions.values())
-            self._count("manifests", len(listing.versions), sizes, plan.manifests_kept)
-            if plan.manifests and not job.dry_run:
-                _renew_hint(self.site, state)
-            items = (
-                (paths.manifest_path(self.site.shard, Version(v)), listing.versions[v].size)
-                for v in plan.manifests
-            )
-            holder = Holder(self.site.store, table_id=job.deleter.table_id)
-            self.doomed.append(Doomed("manifests", holder, items, len(plan.manifests)))
-        if "sstables" in job.kinds:
-            folders = [stored for _, stored in listing.folders.values()]
-            objects, size = sum(f.objects for f in folders), sum(f.size for f in folders)
-            self._count("sstables", objects, size, plan.sstables_kept)
-            self.folders = plan.sstables
-            self.folder_objects = sum(listing.folders[name][1].objects for name in plan.sstables)
+    def _decide_manifests(self, state: ShardState) -> None:
+        job, versions = self._job, state.versions
+        state = replace(state, native=contents.is_native(self.site, state, job.ages))
+        doomed, kept = plan_manifests(state, job.ages)
+        self._count("manifests", len(versions), sum(v.size for v in versions.values()), kept)
+        if doomed and not job.dry_run:
+            _renew_hint(self.site, state)
+        items = (
+            (paths.manifest_path(self.site.shard, Version(v)), versions[v].size) for v in doomed
+        )
+        self.doomed.append(Doomed("manifests", None, items, len(doomed)))
+
+    def _decide_sstables(self, state: ShardState) -> None:
+        folders = [stored for _, stored in state.folders.values()]
+        self.folders, kept = plan_sstables(state, self._job.ages)
+        objects, size = sum(f.objects for f in folders), sum(f.size for f in folders)
+        self._count("sstables", objects, size, kept)
+        self.folder_objects = sum(state.folders[name][1].objects for name in self.folders)
 
     def _count(self, kind: str, seen: int, size: int, kept: dict[str, int]) -> None:
         part = self._report.kind(kind)
@@ -294,26 +305,15 @@ class Visit:
         part.kept.update(kept)
 
 
-def _load(site: ShardSite, living: Roots, latest: ShardManifest) -> list[ShardManifest]:
-    """The living versions besides the latest; `CorruptEntry` when one cannot be read (G-11)."""
-    wanted = [v for v in living.versions if v != latest.version]
-    where = [paths.manifest_path(site.shard, Version(v)) for v in wanted]
-    return [
-        decode_manifest(data, path=path)
-        for path, data in zip(where, site.store.get_many(where), strict=True)
-        if data is not None  # deleted by another collector with less slack: no longer a root
-    ]
-
-
 def _highest(logs: Sequence[npt.NDArray[np.int64]], limit: int) -> int:
     """The highest position below `limit` in any of `logs`, or 0."""
     return max((int(found[found < limit].max(initial=0)) for found in logs), default=0)
 
 
-def _wal_items(site: ShardSite, wal: WalListing, plan: ShardPlan) -> Iterator[Item]:
-    for index in plan.wal:
+def _wal_items(shard: UUID, wal: WalListing, doomed: npt.NDArray[np.intp]) -> Iterator[Item]:
+    for index in doomed:
         position = Position(int(wal.positions[index]))
-        yield paths.wal_path(site.shard, position), int(wal.sizes[index])
+        yield paths.wal_path(shard, position), int(wal.sizes[index])
 
 
 def _renew_hint(site: ShardSite, state: ShardState) -> None:

@@ -18,8 +18,10 @@ from weir.upkeep.gc.plan import (
     ShardState,
     Stored,
     WalListing,
-    plan_shard,
-    roots,
+    floor_of,
+    plan_manifests,
+    plan_sstables,
+    plan_wal,
 )
 
 SHARD = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -81,7 +83,7 @@ def state_of(history, min_age: float) -> tuple[ShardState, dict[int, int], dict[
     manifests, times, present, epochs, wal_ages, pins, orphans, unread = history
     latest = manifests[-1]
     versions = {v: Stored(10, t) for v, t in times.items()}
-    living = roots(versions, latest.version, NOW, min_age)
+    floor = floor_of(versions, latest.version, NOW, min_age)
     folders = {
         t.path: (t.generation, Stored(5, NOW - 100, 3)) for m in manifests for t in m.sstables
     }
@@ -100,8 +102,8 @@ def state_of(history, min_age: float) -> tuple[ShardState, dict[int, int], dict[
         versions=versions,
         folders=folders,
         latest=latest,
-        retained=[m for m in manifests if m.version in living.versions],
-        floor=living.floor,
+        retained=[m for m in manifests if m.version > floor],
+        floor=floor,
         pins=pins,
         unread_from=unread,
         runs=runs,
@@ -113,23 +115,24 @@ def state_of(history, min_age: float) -> tuple[ShardState, dict[int, int], dict[
 def test_g1_nothing_reachable_goes_and_nothing_else_stays(history, min_age, retention) -> None:
     state, epoch_of, time_of = state_of(history, min_age)
     manifests, times, present, *_, pins, _orphans, unread = history
-    plan = plan_shard(state, Ages(min_age, retention))
+    ages = Ages(min_age, retention)
     latest = manifests[-1]
     ended = {m.version: times[m.version + 1] for m in manifests[:-1]}
     living = [m for m in manifests if m is latest or NOW - ended[m.version] < min_age]
 
     pinned_versions = {pin.manifest_version for pin in pins}
     expected = {m.version for m in manifests if m in living or m.version in pinned_versions}
-    assert set(times) - set(plan.manifests) == expected
+    assert set(times) - set(plan_manifests(state, ages)[0]) == expected
 
     named = {t.path for m in living for t in m.sstables} | {
         t.path for p in pins for t in p.sstables
     }
+    gone, _ = plan_sstables(state, ages)
     for name, (generation, _) in state.folders.items():
         keep = name in named or generation >= latest.current_generation
-        assert (name not in plan.sstables) == keep, name
+        assert (name not in gone) == keep, name
 
-    doomed = {present[i] for i in plan.wal}
+    doomed = {present[i] for i in plan_wal(state, ages)[0]}
     for position in present:
         after = [p for p in present if p > position and epoch_of[p] > epoch_of[position]]
         before = [p for p in present if p < position]
@@ -148,29 +151,31 @@ def test_g1_nothing_reachable_goes_and_nothing_else_stays(history, min_age, rete
 @given(histories(), st.sampled_from([0.0, 10.0, 50.0]))
 def test_g9_the_entry_at_r_and_the_latest_manifest_stay_at_zero_age(history, min_age) -> None:
     state, *_ = state_of(history, min_age)
-    plan = plan_shard(state, Ages(0, 0, keep_first_entries=False))
-    assert state.latest.version not in plan.manifests
-    assert all(state.wal.positions[i] < state.latest.replay_after for i in plan.wal)
+    ages = Ages(0, 0, keep_first_entries=False)
+    assert state.latest.version not in plan_manifests(state, ages)[0]
+    assert all(state.wal.positions[i] < state.latest.replay_after for i in plan_wal(state, ages)[0])
 
 
 @given(histories())
 def test_every_object_is_either_kept_with_a_reason_or_deleted(history) -> None:
     state, *_ = state_of(history, 10.0)
-    plan = plan_shard(state, Ages(10, 50))
-    assert len(plan.wal) + plan.wal_kept.total() == len(state.wal)
-    assert len(plan.manifests) + plan.manifests_kept.total() == len(state.versions)
+    entries, kept = plan_wal(state, Ages(10, 50))
+    assert len(entries) + kept.total() == len(state.wal)
+    versions, kept = plan_manifests(state, Ages(10, 50))
+    assert len(versions) + kept.total() == len(state.versions)
+    names, kept = plan_sstables(state, Ages(10, 50))
     objects = sum(stored.objects for _, stored in state.folders.values())
-    gone = sum(state.folders[name][1].objects for name in plan.sstables)
-    assert gone + plan.sstables_kept.total() == objects
+    gone = sum(state.folders[name][1].objects for name in names)
+    assert gone + kept.total() == objects
 
 
 def test_g7a_entries_of_unknown_epoch_stay_while_they_are_young() -> None:
     wal = WalListing(np.arange(1, 6), np.ones(5, np.int64), np.array([0.0, 0, 990, 990, 990]))
     latest = manifest(3, 5, 2, set())
     state = ShardState(NOW, wal, {3: Stored(1, 0)}, {}, latest, [latest], 2, runs=[Run(0, 4, None)])
-    plan = plan_shard(state, Ages(0, 100))
-    assert [int(wal.positions[i]) for i in plan.wal] == [1, 2]
-    assert plan.wal_kept == Counter({"epoch not known": 2, "end of the log": 1})
+    entries, kept = plan_wal(state, Ages(0, 100))
+    assert [int(wal.positions[i]) for i in entries] == [1, 2]
+    assert kept == Counter({"epoch not known": 2, "end of the log": 1})
 
 
 def test_native_versions_stay_for_the_retention() -> None:
@@ -178,8 +183,7 @@ def test_native_versions_stay_for_the_retention() -> None:
     versions = {v: Stored(1, NOW - age) for v, age in ((1, 900), (2, 50), (3, 40), (4, 30))}
     wal = WalListing(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     state = ShardState(NOW, wal, versions, {}, latest, [latest], 3, native=True)
-    plan = plan_shard(state, Ages(0, 100))
-    assert plan.manifests == [1]
+    assert plan_manifests(state, Ages(0, 100))[0] == [1]
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=300), st.sets(st.integers(0, 299)))
