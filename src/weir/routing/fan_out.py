@@ -27,7 +27,9 @@ from weir.env import Latch
 from weir.errors import (
     FencedError,
     Interrupted,
+    InvalidInput,
     PartialWrite,
+    SchemaMismatch,
     SealedShard,
     UnknownOutcome,
     WeirError,
@@ -41,7 +43,7 @@ from weir.routing.open_writers import OpenWriters
 from weir.routing.reroute import REROUTES, Parts
 from weir.routing.unheard import Errors, joined
 from weir.shard.ack import Taken
-from weir.shard.ending import internal
+from weir.shard.ending import internal, with_rows
 from weir.shard.writer import ShardWriter
 
 T = TypeVar("T")
@@ -406,8 +408,12 @@ class FanOut(Outcomes[T]):
         return moved if found else []
 
 
-def _homeless(shard: UUID, failed: WeirError, refused: WeirError) -> SealedShard:
-    """The error of rows that the new routing refuses, after a reshard has sealed their shard."""
+def _homeless(shard: UUID, failed: WeirError, refused: WeirError) -> WeirError:
+    """The error of rows that found no new shards: the routing refuses them, or there is none."""
+    if not isinstance(refused, InvalidInput | SchemaMismatch):
+        told = with_rows(refused, failed.not_written, sent=False)
+        told.perhaps_written = failed.perhaps_written
+        return told
     return SealedShard(
         f"shard {shard} is sealed by a reshard, and the new shards do not take these rows as they"
         f" are ({refused}). Open a new writer, and put them through it",
