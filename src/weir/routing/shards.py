@@ -25,7 +25,7 @@ from weir.lake.api import Base
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
-from weir.routing.core import Core
+from weir.routing.core import CONCURRENCY, Core
 from weir.routing.former import former_shards
 from weir.routing.guard import find_rivals, require_no_rival
 from weir.shard.large_batch import LargeBatch
@@ -188,7 +188,9 @@ def all_shards(core: Core) -> list[Shard]:
     def latest(shard: UUID) -> ShardManifest | None:
         return core.log(shard).latest()
 
-    found = dict(zip(strange, core.env.threads.map(latest, strange, workers=16), strict=True))
+    found = dict(
+        zip(strange, core.env.threads.map(latest, strange, workers=CONCURRENCY), strict=True)
+    )
     find_rivals(core, found.values())
     shards = []
     for shard in ids:

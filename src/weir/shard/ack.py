@@ -116,7 +116,6 @@ class Ack:
         *,
         rows: int,
         nbytes: int,
-        tokens: Sequence[tuple[str, int]] = (),
     ) -> None:
         self.committer = committer
         self._batches = batches
@@ -144,7 +143,7 @@ class Ack:
         """Awaited by a task; carries no result, the outcome is in the ack."""
         self.rows = rows
         self.nbytes = nbytes
-        self.tokens = tuple(tokens) if tokens else ()
+        self.tokens: tuple[tuple[str, int], ...] = ()
         self.generation: Generation | None = None
         """The generation of the rows, once they are booked."""
         self.enqueued_at = 0.0

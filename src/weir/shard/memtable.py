@@ -66,11 +66,11 @@ class MemTable:
         """Bytes of the rows held."""
         return self.filled.nbytes
 
-    def append(self, batches: Sequence[pa.RecordBatch], more: Fill, puts: int = 1) -> None:
+    def append(self, batches: Sequence[pa.RecordBatch], more: Fill) -> None:
         """Add rows, counted in `more`; they are visible to reads from here on (M-1)."""
         self.level.append(batches)
         self.filled += more
-        self.puts += puts
+        self.puts += 1
 
     def landed(self, position: Position, tokens: Sequence[Token] = ()) -> None:
         """An entry with rows of this generation is durable at `position`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from msgspec import structs
@@ -47,6 +47,8 @@ from weir.types import Epoch, Position
 
 logger = logging.getLogger("weir.shard")
 
+T = TypeVar("T")
+
 UNKNOWN_ENTRIES: Final = 1 << 32
 """More entries than a log can have got since the last manifest that counted them."""
 
@@ -73,30 +75,23 @@ def open_writer(
     Costs two requests more than `ShardWriter.open`; a move opens the shard twice, unless it was
     never opened before.
     """
-    manifests = Manifests(stores.table_site(shard))
-    for _ in stores.env.attempts():
-        try:
-            site, state = _site(
-                stores, manifests, wanted, schema, lake=lake, config=config, only_left=only_left
-            )
-            return ShardWriter.open(
-                site,
-                schema=schema,
-                lake=lake,
-                config=config,
-                belongs=belongs,
-                crowd=crowd,
-                known=state,
-                only_left=only_left,
-            )
-        except (WalMoved, Overtaken, RootMissing) as moved:
-            logger.info("shard.open.again %s reason=%s", stores.table_site(shard).label, moved)
-            stores.forget()
-    raise CommitConflict(
-        f"shard {shard} of {stores.store.uri}: its log was moved or folded again and again"
-        " while the shard was being opened. Several processes open it with different wal_uri, or"
-        " compact it in a loop; stop all but one and try again"
-    )
+
+    def open_once(manifests: Manifests) -> ShardWriter:
+        site, state = _site(
+            stores, manifests, wanted, schema, lake=lake, config=config, only_left=only_left
+        )
+        return ShardWriter.open(
+            site,
+            schema=schema,
+            lake=lake,
+            config=config,
+            belongs=belongs,
+            crowd=crowd,
+            known=state,
+            only_left=only_left,
+        )
+
+    return _until_it_stays(stores, shard, open_once)
 
 
 def move_log(
@@ -115,20 +110,30 @@ def move_log(
     writer is disturbed. `accept_loss`: a log that cannot be reached is given up, with the rows that
     may be in it and nowhere else. Raises what `open_writer` raises.
     """
-    manifests = Manifests(stores.table_site(shard))
+
+    def move_once(manifests: Manifests) -> ShardSite:
+        site, _ = _site(
+            stores, manifests, wanted, schema, lake=lake, config=config, accept_loss=accept_loss
+        )
+        return site
+
+    return _until_it_stays(stores, shard, move_once)
+
+
+def _until_it_stays(stores: WalStores, shard: UUID, act: Callable[[Manifests], T]) -> T:
+    """The result of `act`, begun again when the log was moved or folded meanwhile."""
+    table_site = stores.table_site(shard)
+    manifests = Manifests(table_site)
     for _ in stores.env.attempts():
         try:
-            site, _ = _site(
-                stores, manifests, wanted, schema, lake=lake, config=config, accept_loss=accept_loss
-            )
-            return site
+            return act(manifests)
         except (WalMoved, Overtaken, RootMissing) as moved:
-            logger.info("wal.move.again %s reason=%s", stores.table_site(shard).label, moved)
+            logger.info("shard.open.again %s reason=%s", table_site.label, moved)
             stores.forget()
     raise CommitConflict(
         f"shard {shard} of {stores.store.uri}: its log was moved or folded again and again"
-        " while this process moved it. Several processes move it to different places; stop all but"
-        " one and try again"
+        " while the shard was being opened. Several processes open it with different wal_uri, move"
+        " it to different places, or compact it in a loop; stop all but one and try again"
     )
 
 

@@ -46,7 +46,6 @@ class Replay(Iterator[tuple[Generation, WalEntry]]):
         site: ShardSite,
         manifests: Manifests,
         claim: Claim,
-        progress: Progress | None = None,
         *,
         keyed: bool = True,
     ) -> None:
@@ -55,7 +54,7 @@ class Replay(Iterator[tuple[Generation, WalEntry]]):
         self._site = site
         self._claim = claim
         self._keyed = keyed
-        self._entries = self._run(_read(site, manifests, claim), progress)
+        self._entries = self._run(_read(site, manifests, claim))
         self._first: tuple[Generation, WalEntry] | None = None
 
     def __next__(self) -> tuple[Generation, WalEntry]:
@@ -71,15 +70,14 @@ class Replay(Iterator[tuple[Generation, WalEntry]]):
             return None
         return self._first[0]
 
-    def _run(
-        self, entries: Iterator[WalEntry], progress: Progress | None
-    ) -> Iterator[tuple[Generation, WalEntry]]:
+    def _run(self, entries: Iterator[WalEntry]) -> Iterator[tuple[Generation, WalEntry]]:
         manifest = self._claim.manifest
         running = current = Generation(manifest.current_generation)
         total = self._claim.fence - manifest.replay_after
         is_first = True
         for done, entry in enumerate(entries, start=1):
-            _report(self._site, done, total, progress)
+            if done % PROGRESS_ENTRIES == 0:
+                logger.info("shard.replay %s entries=%d of=%d", self._site.label, done, total)
             require_own(self._site, entry, self._claim)
             if not is_live(entry, current, keyed=self._keyed):
                 continue
@@ -117,10 +115,3 @@ def _read(site: ShardSite, manifests: Manifests, claim: Claim) -> Iterator[WalEn
                 f" but no SSTable holds their rows: {missing}"
             ) from missing
         raise
-
-
-def _report(site: ShardSite, done: int, total: int, progress: Progress | None) -> None:
-    if progress is not None:
-        progress(done, total)
-    if done % PROGRESS_ENTRIES == 0:
-        logger.info("shard.replay %s entries=%d of=%d", site.label, done, total)

@@ -44,7 +44,7 @@ from weir.shard.memtable import MemTables
 from weir.shard.once import ExactlyOnce
 from weir.shard.own_reads import OwnReads
 from weir.shard.puts import Puts
-from weir.shard.replay import Progress, Replay
+from weir.shard.replay import Replay
 from weir.shard.request import Request, WriteCounts
 from weir.shard.request_builder import Missing, OnConflict, RequestBuilder, WriteSpec
 from weir.shard.state import WriterState
@@ -118,7 +118,6 @@ class ShardWriter:
         lake: Lake,
         config: WriterConfig | None = None,
         belongs: Belongs | None = None,
-        progress: Progress | None = None,
         crowd: WaiterGroup | None = None,
         known: State | None = None,
         only_left: bool = False,
@@ -128,9 +127,8 @@ class ShardWriter:
         Raises `SealedShard`, `FencedError` (a newer writer came while this one opened),
         `MissingEntry` or `CorruptEntry` (the log is damaged), `UnknownOutcome`, `StoreError`.
         Seventeen requests in nine round trips, plus one get for each entry replayed (concurrent).
-        `progress(done, total)` is called for each replayed entry. `crowd` is shared by writers that
-        the same threads put to. `known` is what the caller has just read. `only_left`: see
-        `claim_shard`.
+        `crowd` is shared by writers that the same threads put to. `known` is what the caller has
+        just read. `only_left`: see `claim_shard`.
         """
         config = config or WriterConfig()
         # Before the claim: settings that do not fit the table leave no trace (M-2).
@@ -147,7 +145,7 @@ class ShardWriter:
         appender = WalAppender(site, schema, claim, manifests=manifests, bounds=Bounds.of(config))
         began = site.env.clock.boottime()
         keyed = bool(schema.primary_key)
-        replay = Replay(site, manifests, claim, progress, keyed=keyed)
+        replay = Replay(site, manifests, claim, keyed=keyed)
         if config.enable_memtable:
             appender.tagging.begin_at(replay.begins())  # guard: F-14 test_tags
         writer = cls(
@@ -166,7 +164,7 @@ class ShardWriter:
         else:
             # F-14: a MemTable writer flushes what others left before later entries are tagged.
             flushing = replace(config, enable_memtable=True)
-            first = cls.open(site, schema=schema, lake=lake, config=flushing, progress=progress)
+            first = cls.open(site, schema=schema, lake=lake, config=flushing)
             with first:
                 first.flush()
             return cls.open(
