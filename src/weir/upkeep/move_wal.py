@@ -160,7 +160,7 @@ def _again_if_claimed(core: Core, shard: UUID, move: Callable[[UUID], T]) -> T:
         try:
             return move(shard)
         except (FencedError, SealedShard) as lost:
-            logger.info("wal.move.again %s reason=%s", core.log(shard), lost)
+            logger.info("wal.move.again %s reason=%s", core.table_site(shard).label, lost)
     raise CommitConflict(
         f"{core.log(shard)}: other writers claimed it again and again while its log was being"
         " moved; stop them, then move the log again"
