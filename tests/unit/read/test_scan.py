@@ -10,6 +10,7 @@ import lance
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pytest
 
 import weir
@@ -132,13 +133,13 @@ def test_datafusion_pushes_columns_and_filters_into_a_dataset(table, monkeypatch
 
 def test_the_head_of_a_dataset_reads_no_more_rows_than_wanted(table, monkeypatch) -> None:
     limits: list[int | None] = []
-    read = Scan.to_table
+    read = Scan.to_reader
 
-    def watched(scan: Scan) -> pa.Table:
+    def watched(scan: Scan) -> pa.RecordBatchReader:
         limits.append(scan._limit)
         return read(scan)
 
-    monkeypatch.setattr(Scan, "to_table", watched)
+    monkeypatch.setattr(Scan, "to_reader", watched)
     dataset = table.scan().to_dataset()
     assert dataset.head(3).num_rows == 3
     assert dataset.head(3, columns=["id"]).column_names == ["id"]
@@ -151,6 +152,34 @@ def test_a_dataset_without_columns_has_rows_and_no_columns(table) -> None:
     assert dataset.to_table(columns=[]).shape == (30, 0)
     assert dataset.scanner(columns=[]).to_reader().schema.names == []
     assert sum(batch.num_rows for batch in dataset.to_batches(columns=[])) == 30
+
+
+def test_pyarrow_writes_takes_and_filters_the_rows_of_a_dataset(table, tmp_path: Path) -> None:
+    dataset = table.scan(["id"]).to_dataset()
+    pads.write_dataset(dataset, tmp_path / "out", format="parquet")
+    assert pads.dataset(tmp_path / "out").count_rows() == 30
+    assert dataset.take([0, 2]).num_rows == 2
+    few = dataset.filter(pc.field("id") > 10).filter(pc.field("id") < 13)
+    assert sorted(few.to_table()["id"].to_pylist()) == [11, 12]
+    assert dataset.scanner().take([1]).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda d: d.sort_by("id"),
+        lambda d: d.join(d, "id"),
+        lambda d: d.join_asof(d, "id", [], 1),
+        lambda d: d.replace_schema(d.schema).to_table(),
+        lambda d: pads.dataset([d]).to_table(),
+        lambda d: pads.Scanner.from_dataset(d).to_table(),
+    ],
+    ids=["sort_by", "join", "join_asof", "replace_schema", "union", "from_dataset"],
+)
+def test_what_pyarrow_cannot_do_with_a_dataset_is_refused_and_kills_nothing(table, use) -> None:
+    dataset = table.scan(["id"]).to_dataset()
+    with pytest.raises(weir.InvalidInput, match=r"to_reader\(\)"):
+        use(dataset)
 
 
 def test_a_dataset_is_fresh_and_keeps_what_the_scan_was_narrowed_to(tmp_path: Path) -> None:
