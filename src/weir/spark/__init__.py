@@ -201,7 +201,7 @@ def changes(
     if since == "latest":
         import json
 
-        found = starting_positions(place.open().core, "latest")
+        found = starting_positions(place.current().core, "latest")
         since = json.dumps({str(shard): position for shard, position in found.items()})
     reader = spark.readStream.format("weir")
     starts = {name.lower() for name in START}

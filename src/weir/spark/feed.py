@@ -84,11 +84,13 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_options(options, FEED, "the change feed")
         one_start(options)
         self._place = Place.of(options)
-        require_typed(schema, lambda: self._place.current().schema)
+        table = self._place.current()
+        self._table_id = str(table.core.record.table_id)
+        require_typed(schema, lambda: table.schema)
         self._schema = schema
         # By name a feed has all columns of the table; by path, those that it began with.
         named = "weir.name" in options
-        self._columns = schema.fieldNames() if named else self._place.current().schema.names
+        self._columns = schema.fieldNames() if named else table.schema.names
         self._metadata = wants_metadata(options)
         if self._metadata:
             require_columns(schema, METADATA)
@@ -113,6 +115,10 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._load: tuple[float, int] | None = None
         self._routings = Routings()
 
+    def _table(self) -> weir.Table:
+        """The table that the query began with, in whatever process this is."""
+        return self._place.planned(self._table_id)
+
     # -- planning, in one process that lives as long as the query --------------------------------
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -122,7 +128,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first
 
     def _initial(self) -> Offset:
-        core = self._place.open().core
+        core = self._table().core
         at_moment = self._version is not None or self._time is not None
         if self._start == "snapshot" and not at_moment:
             return {"v": 1, "positions": None}
@@ -147,7 +153,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begins(self) -> tuple[dict[UUID, int], int | None]:
         """Positions of the starting checkpoint or time, the same on every call; and its load."""
-        table = self._place.open()
+        table = self._table()
         if self._version is not None:
             pinned = checkpoint_named(table, self._version, "startingVersion")
             positions = positions_at(table.core, pinned.shards)
@@ -158,7 +164,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far the next batch goes."""
-        table = self._place.open()
+        table = self._table()
         if start["positions"] is None:
             return self._snapshot_offset(table)
         head = self._target if self._target is not None else self._tips()
@@ -237,7 +243,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """The tips of the logs, the table, and how far the last planned batch is behind them."""
-        table, head = self._place.open(), self._tips()
+        table, head = self._table(), self._tips()
         return {
             **offset_of(head),
             "table": table.uri,
@@ -246,10 +252,10 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the positions where the run ends."""
-        self._target = tips(self._place.open().core, self._routings)
+        self._target = tips(self._table().core, self._routings)
 
     def _tips(self) -> dict[UUID, int]:
-        core = self._place.open().core
+        core = self._table().core
         now = core.env.clock.boottime()
         if self._seen is None or now - self._seen[0] > POLL:
             self._seen = (now, tips(core, self._routings))
@@ -257,7 +263,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """One for each shard with entries to read, or those of the initial snapshot."""
-        table = self._place.open()
+        table = self._table()
         self._require_columns(table)
         if start["positions"] is None:
             snapshot = Snapshot.from_json(end["snapshot"])
@@ -322,7 +328,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _named(self) -> Consumer:
         assert self._name is not None, "whoever calls this has looked"
-        return Consumer(self._place.open().core.store, self._name, self._ttl)
+        return Consumer(self._table().core.store, self._name, self._ttl)
 
     # -- reading, in tasks -----------------------------------------------------------------------
 
@@ -332,7 +338,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from without_traceback(self._read(partition.value))
 
     def _read(self, part: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        table = self._place.open()
+        table = self._table()
         target = arrow_schema(self._schema)
         if "snapshot" in part:
             yield from self._snapshot(table, part, target)

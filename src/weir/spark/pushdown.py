@@ -1,7 +1,7 @@
 """Translate filters that Spark pushes down into SQL for Lance, to read fewer rows.
 
-Spark evaluates every filter again, so the SQL may keep a row too many, but never one too few: only
-comparisons that mean the same in both are translated. Left to Spark are numbers that the column
+Only comparisons that mean exactly the same in both are translated: Spark evaluates the filters of a
+read again, but those of a DELETE only Lance evaluates. Left to Spark are numbers that the column
 cannot hold, comparisons with 0.0 (-0.0 equals it in Spark only), 32-bit floats, times in other
 units than Spark's, and everything else.
 """
@@ -80,8 +80,10 @@ def as_sql(filter: Filter, schema: pa.Schema) -> str | None:
     if sign is None:
         return None
     text = f"{name} {sign} {value}"
-    # To Spark every NaN is greater than all numbers, to Lance only some are.
-    return f"({text} OR isnan({name}))" if pa.types.is_float64(dtype) and ">" in sign else text
+    if not pa.types.is_float64(dtype) or sign == "=":
+        return text
+    # To Spark every NaN is greater than all numbers, to Lance one with its sign bit set is less.
+    return f"({text} OR isnan({name}))" if ">" in sign else f"({text} AND NOT isnan({name}))"
 
 
 def _type_of(column: tuple[str, ...], schema: pa.Schema) -> pa.DataType | None:
