@@ -78,8 +78,7 @@ class LanceTexts:
         if not self._is_ranked:
             _, texts = self._match(self._query.any_word(), None, filtered=False)
             block = self._query.analyzer.block(texts)
-            ids = {term: self._query.analyzer.token_id(term) for term in self._query.terms}
-            return TextStats(docs, tokens, block.stats(ids).df)
+            return TextStats(docs, tokens, block.stats(self._query.terms).df)
         df = {term: self._rows_with(term, docs, average) for term in self._query.terms}
         return TextStats(docs, tokens, {term: count for term, count in df.items() if count})
 
@@ -154,9 +153,8 @@ class LanceTexts:
     def _counted(self, texts: pa.ChunkedArray) -> tuple[Any, Any]:
         """How often each row has each term, and the length of each row."""
         block = self._query.analyzer.block(texts)
-        terms = [self._query.analyzer.token_id(term) for term in self._query.terms]
-        counts = np.zeros((block.rows, len(terms)), np.int64)
-        rows, found = block.matches(terms)
+        counts = np.zeros((block.rows, len(self._query.terms)), np.int64)
+        rows, found = block.matches(list(self._query.terms))
         counts[rows] = found
         return counts, block.lengths
 
@@ -212,11 +210,10 @@ class ScannedTexts:
     def _read(self) -> tuple[TextStats, pa.Table, Any, Any]:
         """Statistics of all rows; columns, counts and lengths of the matching ones."""
         query = self._query
-        ids = {term: query.analyzer.token_id(term) for term in query.terms}
         names = list(dict.fromkeys((*self._names, *self._filter_names, query.column)))
         stats = TextStats()
         kept: list[pa.RecordBatch] = []
-        counts, lengths = [np.zeros((0, len(ids)), np.int64)], [np.zeros(0, np.int64)]
+        counts, lengths = [np.zeros((0, len(query.terms)), np.int64)], [np.zeros(0, np.int64)]
         with lance_errors(f"reading {query.column!r} of {self._dataset.uri}"):
             scanner = self._dataset.scanner(
                 columns=names,
@@ -230,8 +227,8 @@ class ScannedTexts:
             )
             for batch in scanner.to_batches():
                 block = query.analyzer.block(batch.column(query.column))
-                stats = stats.plus(block.stats(ids))
-                rows, found = block.matches(list(ids.values()))
+                stats = stats.plus(block.stats(query.terms))
+                rows, found = block.matches(list(query.terms))
                 kept.append(batch.take(pa.array(rows)))
                 counts.append(found)
                 lengths.append(block.lengths[rows])

@@ -41,6 +41,8 @@ class TextIndex:
     def __init__(self, analyzer: Analyzer, env: Env) -> None:
         self._analyzer = analyzer
         self._lock = env.threads.lock()
+        self._numbers: dict[str, int] = {}
+        """The numbers of the tokens, which grow with the rows and go with them."""
         self._made: tuple[int, tuple[TextBlock, ...]] = (0, ())
         """Number of batches indexed, and their blocks: replaced together, so that an interrupt
         leaves what was there before (F-16)."""
@@ -64,7 +66,7 @@ class TextIndex:
             taken, made = self._made
             blocks = list(made)
             for texts in _grouped(arrays[taken:]):
-                _add(blocks, self._analyzer.block(texts))
+                _add(blocks, self._analyzer.block(texts, self._numbers))
             self._made = max(taken, len(arrays)), tuple(blocks)
             return self._made[1]
 

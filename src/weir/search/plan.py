@@ -28,12 +28,13 @@ from weir.search.lance_texts import LanceTexts, ScannedTexts, index_sizes
 from weir.search.lance_vectors import EXACT_BYTES, PROBES, REFINE, LanceVectors, VectorQuery
 from weir.search.lazy import Lazy
 from weir.search.memory import SearchCache
-from weir.search.options import SearchOptions, check_count, queries_of
+from weir.search.options import SearchOptions, queries_of
 from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Source, Window, best_of, rows_of
 from weir.search.text import TextStats
 from weir.search.text_query import TextQuery
 from weir.search.vector import METRICS, Matrix
 from weir.search.words import Words
+from weir.types import require_whole
 
 QUERY_INDEX: Final = "query_index"
 """The column with the number of the query in the batch that a row answers."""
@@ -57,7 +58,7 @@ def search_levels(
     options: SearchOptions,
 ) -> pa.Table:
     """The `k` best rows of `levels` (newest first) over `base`; see `Table.search`."""
-    check_count(k)
+    require_whole("k", k, 1)
     target = output_schema(schema, columns)
     plan = Plan(tuple(levels), base, schema, filter, belongs, cache, tuple(target.names))
     asked, is_batch = queries_of(schema, column, query)

@@ -69,10 +69,43 @@ def test_an_offset_leaves_out_so_many_rows(table: weir.Table, offset: int, limit
     assert scan.count() == scan.to_table().num_rows == expected
 
 
-@pytest.mark.parametrize("wrong", [{"offset": -1}, {"offset": 1.5}, {"order_by": [("v", "up")]}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"offset": -1},
+        {"offset": 1.5},
+        {"batch_size": "10"},
+        {"batch_size": 2.5},
+        {"order_by": [("v", "up")]},
+        {"order_by": 3},
+        {"order_by": [3]},
+        {"order_by": [("v",)]},
+    ],
+    ids=str,
+)
 def test_a_wrong_offset_or_order_is_refused(table: weir.Table, wrong: dict) -> None:
     with pytest.raises(weir.InvalidInput, match=next(iter(wrong))):
         table.scan(**wrong)
+
+
+@pytest.mark.parametrize("worker", [None, (0,), (1, 1), ("0", 1), 3], ids=str)
+def test_a_wrong_worker_of_a_loader_is_refused(table: weir.Table, worker: object) -> None:
+    scan = table.scan()
+    with pytest.raises(weir.InvalidInput, match=r"worker must be \(index, count\)"):
+        scan.loader(worker=worker)  # type: ignore[arg-type]
+
+
+def test_a_scan_of_what_is_not_there_is_refused_however_it_is_read(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("e", pa.list_(pa.float32(), 2))])
+    made = weir.create(tmp_path / "t", schema)
+    for wrong in ({"columns": ["nope"]}, {"order_by": "nope"}, {"order_by": "e"}):
+        for read in (Scan.count, Scan.to_table, Scan.explain):
+            scan = made.scan(**wrong)
+            with pytest.raises(weir.InvalidInput, match=r"'nope'|no order"):
+                read(scan)
+    told = made.scan(offset=3, order_by=[("id", "descending")]).explain()
+    assert "offset    3" in told
+    assert "order by  id descending" in told
 
 
 def test_frames_of_pandas_and_polars_hold_the_rows(table: weir.Table) -> None:
