@@ -242,46 +242,27 @@ class MemoryTexts:
         return self._rows.take(handles, columns)
 
 
-class PassingRows:
-    """Rows of a level that is read in pieces because it is long: a piece is read for each request,
-    and only the rows that are offered are kept (L-10).
+class PassingVectors:
+    """Vectors of a level that is read in pieces because it is long: a piece is read for each
+    request, and only the rows that are offered are kept (L-10).
     """
 
     def __init__(
-        self,
-        read: Callable[[Sequence[str]], MemoryVectors | MemoryTexts],
-        names: Sequence[str],
-        one_at_a_time: Lock,
+        self, read: Callable[[Sequence[str]], MemoryVectors], names: Sequence[str], turn: Lock
     ) -> None:
         """`read` gives a search that can return those columns; `names` are offered with each row.
 
-        `one_at_a_time` is shared by all pieces, so that memory holds one of them.
+        `turn` is shared by all pieces, so that memory holds one of them.
         """
         self._names = list(names)
         self._read = read
-        self._one_at_a_time = one_at_a_time
-        self._common: TextStats | None = None
+        self._turn = turn
         self._offered: Candidates | None = None
 
-    @Lazy
-    def stats(self) -> TextStats:
-        """The statistics of these rows, if they are searched by words."""
-        with self._one_at_a_time:
-            source = self._read(self._names)
-            assert isinstance(source, MemoryTexts), "vectors have no statistics"
-            return source.stats
-
-    def score_by(self, common: TextStats) -> None:
-        """Use these statistics for all later scores."""
-        self._common = common
-
     def fetch(self, count: int) -> Candidates:
-        """The best `count` rows."""
-        with self._one_at_a_time:
-            source = self._read(self._names)
-            if isinstance(source, MemoryTexts) and self._common is not None:
-                source.score_by(self._common)
-            self._offered = source.fetch(count)
+        """The nearest `count` rows."""
+        with self._turn:
+            self._offered = self._read(self._names).fetch(count)
             return self._offered
 
     def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
@@ -289,7 +270,7 @@ class PassingRows:
         known = None if self._offered is None else self._offered.taken(handles, columns)
         if known is not None:
             return known
-        with self._one_at_a_time:
+        with self._turn:
             return self._read(columns).take(handles, columns)
 
 
