@@ -32,7 +32,7 @@ from weir.routing.core import Core
 from weir.spark.console import Show, shown
 from weir.spark.failures import unwrap_errors
 from weir.spark.making import TableSpec
-from weir.spark.places import Place, resolved
+from weir.spark.places import Place, backquoted, resolved
 from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.store.api import put_new
@@ -190,12 +190,9 @@ def _spread(df: DataFrame, key: Sequence[str], count: int) -> DataFrame:
     """Send all rows of a key to one task, sorted: duplicates are adjacent, files are clustered."""
     if not key:
         return df
-    key = [resolved(name, df.columns) for name in key]
-    quoted = ", ".join("`" + name.replace("`", "``") + "`" for name in key)
-    number = F.expr(f"cast((hash({quoted}) & 2147483647) % {count} as int)")
-    return df.repartitionById(count, number).sortWithinPartitions(
-        *("`" + name.replace("`", "``") + "`" for name in key)
-    )
+    names = [backquoted(resolved(name, df.columns)) for name in key]
+    number = F.expr(f"cast((hash({', '.join(names)}) & 2147483647) % {count} as int)")
+    return df.repartitionById(count, number).sortWithinPartitions(*names)
 
 
 def _write_function(

@@ -113,6 +113,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached: dict[UUID, int] = {}
         self._seen: tuple[float, dict[UUID, int]] | None = None
         self._load: tuple[float, int] | None = None
+        self._waits: tuple[object, dict[str, dict[str, int]]] | None = None
+        """What waits, for the ends of the logs and the positions that it was asked of."""
         self._routings = Routings()
 
     def _table(self) -> weir.Table:
@@ -217,9 +219,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Take a snapshot that Spark's checkpoint keeps, so that a replay reads the same rows."""
         consumer = self._consumer()
         for _ in table.core.env.attempts():
-            snapshot = table.snapshot("durable")
-            through = positions_at(table.core, snapshot.cuts)
-            load = load_number(table.core, snapshot.base_version)
+            offset = self._taken(table)
+            through, load = positions_of(offset), offset["load"]
             if consumer is not None:
                 consumer.register(through, load=load)
                 consumer.move(through, load)
@@ -230,7 +231,14 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{table.uri}: again and again gc collected entries after the"
                 f" snapshot before consumer {self._name!r} could hold them; restart the query"
             )
-        self._reached = dict(through)
+        self._reached = through
+        return offset
+
+    def _taken(self, table: weir.Table) -> Offset:
+        """The rows of now, as an offset to begin after."""
+        snapshot = table.snapshot("durable")
+        through = positions_at(table.core, snapshot.cuts)
+        load = load_number(table.core, snapshot.base_version)
         return {**offset_of(through, load), "snapshot": snapshot.to_json()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -244,11 +252,10 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """The tips of the logs, the table, and how far the last planned batch is behind them."""
         table, head = self._table(), self._tips()
-        return {
-            **offset_of(head),
-            "table": table.uri,
-            "behind": behind(table.core, self._reached, head),
-        }
+        if self._waits is None or self._waits[0] != (head, self._reached):
+            told = behind(table.core, self._reached, head)
+            self._waits = ((head, dict(self._reached)), told)
+        return {**offset_of(head), "table": table.uri, "behind": self._waits[1]}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the positions where the run ends."""

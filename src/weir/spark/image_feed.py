@@ -112,21 +112,10 @@ class ImageFeed(WeirFeed):
     def _label(self) -> str:
         return f"feed of {self._name}"
 
-    def _snapshot_offset(self, table: weir.Table) -> Offset:
-        consumer = self._named()
-        for _ in table.core.env.attempts():
-            pinned = self._pin(table)
-            through, offset = positions_at(table.core, pinned.shards), _offset_at(table, pinned)
-            consumer.register(through, load=offset["load"])
-            consumer.move(through, offset["load"])
-            if not passed_by(table.core, through):
-                self._reached = through
-                snapshot = pinned_snapshot(table.core, pinned)
-                return {**offset, "snapshot": snapshot.to_json()}
-        raise SnapshotExpired(
-            f"{table.uri}: again and again gc collected entries after the"
-            f" snapshot before consumer {self._name!r} could hold them; restart the query"
-        )
+    def _taken(self, table: weir.Table) -> Offset:
+        pinned = self._pin(table)
+        snapshot = pinned_snapshot(table.core, pinned)
+        return {**_offset_at(table, pinned), "snapshot": snapshot.to_json()}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """One for each shard with entries to read, or those of the initial snapshot."""

@@ -88,9 +88,8 @@ class Place:
         uri: str, storage_options: Mapping[str, str] | None, options: Mapping[str, str] | None
     ) -> Place:
         """From the arguments of a function that hands `options` on to the data source."""
-        storage = {f"{STORAGE}{name}": text for name, text in dict(storage_options or {}).items()}
         low = {name.lower(): text for name, text in dict(options or {}).items()}
-        return Place.at(uri, {**low, **storage})
+        return Place.at(uri, {**low, **as_options(storage_options)})
 
     def current(self) -> weir.Table:
         """The table that is here now: for whatever is planned here, a read, a write or upkeep.
@@ -221,6 +220,16 @@ def _referenced(name: str) -> dict[str, str]:
             f"option {FROM}: the environment variable {name!r} must hold a JSON object of storage"
             f" options, on the driver and on every executor (spark.executorEnv.{name})"
         ) from None
+
+
+def as_options(storage: Mapping[str, str] | None) -> dict[str, str]:
+    """Storage options as options of the data source."""
+    return {f"{STORAGE}{name}": text for name, text in dict(storage or {}).items()}
+
+
+def backquoted(name: str) -> str:
+    """A name in Spark's SQL, whatever characters it holds."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
