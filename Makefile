@@ -62,7 +62,7 @@ docs: setup ## build the documentation into site/
 guards: setup ## take out one guarded line after the other and see a test fail (RULE=F-4); hours
 	@$(JAVA) $(BIN)/python tools/guards.py $(RULE)
 
-interrupts: setup ## interrupt every verb of a writer at every point (VERB=put, POINTS=n); hours
+interrupts: setup ## interrupt every verb and every read at every point (VERB=put, POINTS=n); hours
 	@$(BIN)/python -m tests.interrupts --verb "$(VERB)" --points $(or $(POINTS),0)
 	@$(BIN)/python -m tests.interrupts --verb "$(VERB)" --signals 20
 

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from weir.errors import InvalidInput
+
 Epoch = NewType("Epoch", int)
 """The fencing token in the shard manifest, one higher at every claim of the shard."""
 
@@ -94,3 +96,9 @@ Columns: TypeAlias = Sequence[str] | Mapping[str, str]
 
 Vector: TypeAlias = Sequence[float] | npt.NDArray[np.floating]
 """A query of a vector search."""
+
+
+def require_whole(name: str, value: object, least: int) -> None:
+    """`InvalidInput` unless it is a whole number, and not too small."""
+    if type(value) is not int or value < least:
+        raise InvalidInput(f"{name} must be a whole number, {least} or more, got {value!r}")

@@ -1,5 +1,5 @@
 """Interrupt every verb of a writer at every point where CPython delivers a signal; cancel it where
-its task is suspended, and let its timeout strike wherever it waits.
+its task is suspended, and let its timeout strike wherever it waits. Then interrupt every read.
 
     make interrupts                            every point of every case: hours
     make interrupts VERB=put POINTS=20         20 points, spread, of each case of one verb
@@ -10,8 +10,9 @@ its task is suspended, and let its timeout strike wherever it waits.
 
 After each interrupt another thread puts, looks, flushes and closes: nothing may hang, every row is
 reported once, and the writer goes on for others (F-16). `trial.py` has the judgement, `points.py`
-the points, `known.py` the faults that are known. Trials run in a process of their own. When one
-hangs, the process prints all stacks and ends, and the next one goes on behind that point.
+the points, `known.py` the faults that are known, `reads.py` the reads. Trials run in a process of
+their own. When one hangs, the process prints all stacks and ends, and the next one goes on behind
+that point.
 """
 
 import argparse
@@ -31,6 +32,10 @@ from typing import Any, Self
 
 from tests.interrupts import known
 from tests.interrupts.cases import Case, cases
+from tests.interrupts.points import Points
+from tests.interrupts.reads import ReadCase, read_cases
+
+AnyCase = Case | ReadCase
 
 ROOT = Path(__file__).parents[2]
 HANG_SECONDS = 15.0
@@ -63,6 +68,12 @@ class Result:
         return known.find(self.case.split("-", 1)[0], self.place, self.outcome)
 
 
+def every_case(verb: str = "") -> Iterator[AnyCase]:
+    """The cases of writers and of reads, or those that `verb` chooses."""
+    yield from cases(verb)
+    yield from read_cases(verb)
+
+
 # -- the process that runs trials ----------------------------------------------------------------
 
 
@@ -77,25 +88,36 @@ class Worker:
         self._folder = folder
         self._numbers = count(1)
 
-    def storm(self, case: Case, seconds: float, seed: int) -> None:
+    def storm(self, case: AnyCase, seconds: float, seed: int) -> None:
         """Interrupt the calls of a case with real signals."""
         from tests.interrupts.signals import Storm
 
         faulthandler.dump_traceback_later(seconds + HANG_SECONDS, exit=True)
         _say(place=f"signals, seed {seed}")
-        outcome, detail = Storm(case, self._folder, seed).run(seconds)
+        if isinstance(case, ReadCase):
+            outcome, detail = case.storm(f"{self._folder}/{case.name}-{seed}", seconds, seed)
+        else:
+            outcome, detail = Storm(case, self._folder, seed).run(seconds)
         faulthandler.cancel_dump_traceback_later()
         _say(outcome=outcome, detail=detail, passed={})
 
-    def trial(self, case: Case, point: str) -> None:
+    def trial(self, case: AnyCase, point: str) -> None:
         """Run one trial on a table of its own."""
-        from tests.interrupts.trial import Trial, points_of
+        from tests.interrupts.trial import AnyPoints, Trial, points_of
+
+        def tell(place: str) -> None:
+            _say(place=place)
 
         faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
-        points, env = points_of(case, point, lambda place: _say(place=place))
         number = next(self._numbers)
         place = f"{self._folder}/{number}"
-        outcome, detail = Trial(case, case.create(place, env), number).run(points)
+        points: AnyPoints
+        if isinstance(case, ReadCase):
+            points = Points(point, tell)
+            outcome, detail = case.trial(place, points)
+        else:
+            points, env = points_of(case, point, tell)
+            outcome, detail = Trial(case, case.create(place, env), number).run(points)
         faulthandler.cancel_dump_traceback_later()
         shutil.rmtree(place)
         _say(outcome=outcome, detail=detail, passed=points.passed)
@@ -104,7 +126,7 @@ class Worker:
 def work(folder: str) -> None:
     """Run what standard input names, one line each: a case and a point, or a case, "signals", for
     how many seconds and with which seed."""
-    by_name = {case.name: case for case in cases()}
+    by_name = {case.name: case for case in every_case()}
     worker = Worker(folder)
     for line in sys.stdin:
         name, point, *signals = line.split()
@@ -141,7 +163,7 @@ class Runner:
         with worker:  # closes its pipes
             return worker.wait()
 
-    def trial(self, case: Case, point: str, *signals: float) -> Result | None:
+    def trial(self, case: AnyCase, point: str, *signals: float) -> Result | None:
         """The result of a trial; None when the call ended without passing that point."""
         worker = self._worker()
         assert worker.stdin is not None
@@ -185,13 +207,13 @@ class Runner:
         shown = [part for part in parts if not IDLE.search(part)]
         return "\n\n".join(shown)[-STACKS:]
 
-    def storm(self, case: Case, seconds: float, seed: int) -> Result:
+    def storm(self, case: AnyCase, seconds: float, seed: int) -> Result:
         """The result of so many seconds of real signals."""
         result = self.trial(case, "signals", seconds, seed)
         assert result is not None, "a storm always has a result"
         return result
 
-    def every(self, case: Case) -> Iterator[Result]:
+    def every(self, case: AnyCase) -> Iterator[Result]:
         """Every point of a case, also those that only some of its trials pass."""
         done: set[str] = set()
         left = [NONE]
@@ -203,7 +225,7 @@ class Runner:
                 yield result
             left += [one for one in self.passed if one not in done and one not in left]
 
-    def sample(self, case: Case, points: int) -> Iterator[Result]:
+    def sample(self, case: AnyCase, points: int) -> Iterator[Result]:
         """Points spread over the case, the same ones every time; none that is known to hang."""
         for trial in count(1):
             result = self.trial(case, NONE)
@@ -217,7 +239,7 @@ class Runner:
         assert passed, f"{case.name} passed no point in {MOST_LOOKS} trials"
         for i in range(points):
             point, place = passed[(2 * i + 1) * len(passed) // (2 * points)]
-            if known.find(case.verb.name, place, "hang") is None:
+            if known.find(case.name.split("-", 1)[0], place, "hang") is None:
                 result = self.trial(case, point)
                 if result is not None:
                     yield result
@@ -241,7 +263,7 @@ class Plan:
     def is_complete(self) -> bool:
         return self == Plan()
 
-    def results(self, runner: Runner, case: Case) -> Iterator[Result]:
+    def results(self, runner: Runner, case: AnyCase) -> Iterator[Result]:
         """The results of one case."""
         if self.signals:
             yield runner.storm(case, self.signals, self.seed)
@@ -259,7 +281,7 @@ def run(plan: Plan) -> list[Result]:
     wrong: list[Result] = []
     met: Counter[str] = Counter()
     with Runner() as runner:
-        for case in cases(plan.verb):
+        for case in every_case(plan.verb):
             outcomes: Counter[str] = Counter()
             for result in plan.results(runner, case):
                 outcomes[result.outcome] += 1
@@ -294,7 +316,7 @@ def main() -> int:
         work(args.worker)
         return 0
     if args.list:
-        print(*(case.name for case in cases(args.verb)), sep="\n")
+        print(*(case.name for case in every_case(args.verb)), sep="\n")
         return 0
     plan = Plan(args.verb, args.points, args.point, args.signals, args.seed)
     return 1 if run(plan) else 0

@@ -19,7 +19,7 @@ SIGNALS_PER_WRITER = 20
 LONGEST_PAUSE = 0.004
 
 
-def _interrupt(_number: int, frame: FrameType | None) -> None:
+def interrupt_weir(_number: int, frame: FrameType | None) -> None:
     """Raise in weir only: an interrupt of the test itself would tell nothing."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(WEIR):
@@ -40,7 +40,7 @@ class Storm:
     def run(self, seconds: float) -> tuple[str, str]:
         """The outcome after so many seconds, as in `trial.py`, and its details."""
         end = time.monotonic() + seconds
-        before = signal.signal(signal.SIGALRM, _interrupt)
+        before = signal.signal(signal.SIGALRM, interrupt_weir)
         try:
             while time.monotonic() < end:
                 outcome, detail = self._writer()

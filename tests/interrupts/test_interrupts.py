@@ -5,6 +5,7 @@ import pytest
 
 from tests.interrupts.__main__ import Plan, run
 from tests.interrupts.cases import VERBS, cases
+from tests.interrupts.reads import READS
 
 POINTS = 2
 """Points of each case. They are spread over the case's own, and are the same in every run."""
@@ -48,3 +49,16 @@ def test_f16_a_call_that_is_given_up_hangs_nobody_and_every_row_is_reported_once
         if case.sharded == (strike == "timeout" or case.verb.name in SHARDED)
     ]
     assert run(Plan(",".join(names), POINTS)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("verb", list(READS))
+def test_f16_an_interrupted_read_leaves_a_handle_that_reads_the_same_rows(verb: str) -> None:
+    assert run(Plan(verb, POINTS)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_f16_real_signals_leave_a_handle_that_reads_the_same_rows() -> None:
+    assert run(Plan("read_text-log", signals=2)) == []

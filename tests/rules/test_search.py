@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 import weir
 from tests.support.tables import compact_with_pylance
+from weir.env import Env, Limits
 from weir.lake.index import released_generation
+from weir.read.common import PART_ROWS
 from weir.search.lance_texts import _tokens
+from weir.search.text import Analyzer
 
 DIM = 4
 SCHEMA = pa.schema(
@@ -501,3 +504,37 @@ def test_words_are_cut_as_the_base_index_cuts_them_in_every_level(tmp_path):
         writer.flush()
         writer.put([at(5, 5, 0, 0, 0, text="Fox"), at(6, 6, 0, 0, 0, text="Foxes")])
         assert sorted(table.search("text", "Fox")["id"].to_pylist()) == [1, 3, 5]
+
+
+@pytest.mark.parametrize("key", ["id", None])
+def test_text_without_an_index_is_read_and_cut_into_words_once(tmp_path, monkeypatch, key):
+    cut, block = [], Analyzer.block
+
+    def counted(self, texts, numbers=None):
+        cut.append(len(texts))
+        return block(self, texts, numbers)
+
+    table = make(tmp_path / "t", key=key)
+    with table.writer() as writer:
+        writer.put([at(i, *ORIGIN, text=f"word w{i}") for i in range(PART_ROWS + 1)])
+        writer.flush()
+        writer.put([at(9_999, *ORIGIN, text="word")])
+        monkeypatch.setattr(Analyzer, "block", counted)
+        found = table.search("text", "w7 w9", k=5)
+    assert sorted(found["text"].to_pylist()) == ["word w7", "word w9"]
+    assert sum(cut) == PART_ROWS + 2
+
+
+def test_l10_a_long_tail_is_searched_for_words_in_pieces(tmp_path):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        for i in range(12):
+            writer.put([at(i, *ORIGIN, x=i, text=f"word w{i}")])
+        writer.delete([4])
+        reader = weir.open(table.uri, env=Env(limits=Limits(read_bytes=2000)))
+        assert sorted(reader.search("text", "word", k=50)["id"].to_pylist()) == [
+            i for i in range(12) if i != 4
+        ]
+        passing = reader.search("text", "word w3", k=50, filter="x > 2 AND x < 6")
+        assert passing["id"].to_pylist() == [3, 5]
+        assert passing["x"].to_pylist() == [3, 5]

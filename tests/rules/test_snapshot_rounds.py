@@ -19,6 +19,7 @@ from weir.config import WriterConfig
 from weir.errors import MissingEntry
 from weir.format import paths
 from weir.read import snapshot as snapshots
+from weir.read.probes import Probes
 from weir.read.scan import Scan
 from weir.read.snapshot import take_snapshot
 from weir.store.memory import MemoryStore
@@ -127,6 +128,32 @@ def test_l5_a_fold_after_round_one_is_noticed():
         core = core_on(site_on(warm.store), KEYLESS)
         handle = SimpleNamespace(core=core, writer_defaults=WriterConfig())
         assert compact(handle.core, engine=ModelRunner()).job
+
+    assert warm.then(go_on) == [0, 1, 2, 3]
+
+
+def test_l5_a_slower_read_of_the_handle_does_not_hide_that_the_base_moved():
+    """It stores the older table that it saw, right after this read stored the newer one."""
+    warm = Warm(KEYLESS)
+    probes = warm.core.attached.of(Probes)
+    old = probes.table
+
+    class Beside(Probes):
+        is_over = False
+
+        def __setattr__(self, name, value):
+            object.__setattr__(self, name, value)
+            if name == "table" and value != old and not self.is_over:
+                self.is_over = True
+                self.table = old
+
+    probes.__class__ = Beside
+
+    def go_on():
+        put(warm.writer, 3)
+        warm.writer.flush()
+        core = core_on(site_on(warm.store), KEYLESS)
+        assert compact(core, engine=ModelRunner()).job
 
     assert warm.then(go_on) == [0, 1, 2, 3]
 

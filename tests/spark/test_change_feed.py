@@ -17,6 +17,7 @@ from tests.support.spark import make_table, put
 from tests.support.tables import load_rows
 from weir.errors import CheckpointNotFound, InvalidInput, SchemaMismatch, SnapshotExpired
 from weir.records.consumers import Consumer
+from weir.spark import feed as feed_module
 from weir.spark.feed import Offset, WeirFeed
 from weir.spark.feed_offsets import tips
 from weir.spark.feed_schema import IMAGES, feed_schema
@@ -460,7 +461,9 @@ def test_p3_lost_entries_are_passed_over_only_when_that_is_allowed(tmp_path: Pat
         plain(table, startingTimestamp="1000").initialOffset()
 
 
-def test_progress_tells_the_table_and_what_waits(tmp_path: Path) -> None:
+def test_progress_tells_the_table_and_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = make_table(tmp_path, buckets=1)
     put(table, {1: "a"})
     source = plain(table)
@@ -480,6 +483,13 @@ def test_progress_tells_the_table_and_what_waits(tmp_path: Path) -> None:
     source._seen = None
     (waits,) = source.reportLatestOffset()["behind"].values()
     assert 60 <= waits["rows"] <= 100, "counted in the first eight entries, fences among them"
+
+    def asked_again(*_: Any) -> Any:
+        raise AssertionError("Spark asks again and again, and nothing has moved")
+
+    monkeypatch.setattr(feed_module, "behind", asked_again)
+    source._seen = None
+    assert list(source.reportLatestOffset()["behind"].values()) == [waits]
     assert told["positions"] != end["positions"]
 
 

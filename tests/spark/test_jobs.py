@@ -1,5 +1,6 @@
 """P-5: upkeep on Spark's executors gives the same table as upkeep in process."""
 
+import os
 import re
 from pathlib import Path
 
@@ -10,7 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812
 import weir
 import weir.spark
 from tests.support.spark import SCHEMA, built_jar, frame, in_frame, in_weir, make_table, once, put
-from weir.spark import jobs
+from weir.errors import StoreError
+from weir.lake.pylance_lake import PylanceLake
+from weir.spark import jobs, places
+from weir.spark.writers import ShardWriters
+from weir.testing.faulty import FaultyStores
 from weir.upkeep.compact import split
 
 
@@ -141,6 +146,47 @@ def test_bulk_load_of_an_append_only_table_keeps_duplicates(
     put(table, {3: "c"})
     weir.spark.bulk_load(frame(spark, {9: "only"}), table.uri, replace=True)
     assert in_weir(table) == once({9: "only"})
+
+
+def test_l7_a_bulk_load_that_is_in_is_reported_as_done(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run again, it would double the rows of an append-only table."""
+    table = make_table(tmp_path)
+    put(table, {1: "base"})
+    table.compact()
+    faulty = FaultyStores()
+    handle = weir.open(table.uri, env=faulty.env)
+    place = places.Place(table.uri)
+    opened = places._Opened(handle, ShardWriters(handle.core), {})
+    monkeypatch.setitem(places._OPEN, (os.getpid(), place.uri, None), opened)
+    faulty.at(table.uri).on("delete", "*keys-*").refuse(times=None)
+    report = weir.spark.bulk_load(frame(spark, {1: "new", 2: "new"}), table.uri)
+    assert in_weir(table) == once({1: "new", 2: "new"})
+    assert "all rows are in" in report.notes[0]
+
+    def refused(_: object) -> list[str]:
+        raise StoreError("list: 503")
+
+    monkeypatch.setattr(PylanceLake, "index_names", refused)
+    append_only = make_table(tmp_path, keyed=False)
+    report = weir.spark.bulk_load(frame(spark, {3: "new"}), append_only.uri)
+    assert in_weir(append_only) == once({3: "new"})
+    assert "compact does it" in report.notes[0]
+
+
+def test_c16_upkeep_is_of_the_table_that_is_there_now(tmp_path: Path) -> None:
+    """A driver that lives long knows a table that was dropped and made again elsewhere."""
+    table = make_table(tmp_path)
+    weir.spark.compact(None, table.uri, engine="local")  # type: ignore[arg-type]
+    weir.drop(table.uri)
+    again = weir.create(table.uri, SCHEMA)
+    put(again, {1: "new"})
+    report = weir.spark.compact(None, table.uri, engine="local")  # type: ignore[arg-type]
+    assert report.rows_written == 1
+    weir.drop(table.uri)
+    weir.create(table.uri, SCHEMA)
+    assert weir.spark.gc(None, table.uri, engine="local").ok  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("store_kind", ["s3"], indirect=True)

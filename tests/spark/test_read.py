@@ -16,8 +16,9 @@ from pyspark.sql.types import StructType
 
 import weir
 import weir.spark
-from tests.support.spark import in_frame, in_weir, make_table, once, put
+from tests.support.spark import SCHEMA, in_frame, in_weir, make_table, once, put
 from weir.errors import InvalidInput
+from weir.spark import places
 from weir.spark.places import Place
 from weir.spark.source import checkpoint_of, parts_of
 
@@ -219,14 +220,52 @@ def test_workers_do_not_go_through_imports_after_each_task(
 
     def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            Place(uri).open()
+            Place(uri).current()
             yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
 
     found = spark.range(0, 1, 1, 1).mapInArrow(frozen, "frozen long").first()
     assert found is not None
     assert found[0] > 10_000
-    Place(uri).open()
+    Place(uri).current()
     assert gc.get_freeze_count() == 0
+
+
+def test_c16_tasks_read_the_table_that_their_query_was_planned_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Warm workers know a table that was dropped and made again with another key."""
+    uri = str(tmp_path / "t")
+    schema = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("a", "b")])
+
+    def remade(key: str, rows: int) -> None:
+        if key == "b":
+            weir.drop(uri)
+        with weir.create(uri, schema, primary_key=key).writer() as writer:
+            writer.put([{"a": i, "b": i} for i in range(rows)])
+
+    def found() -> tuple[int, int]:
+        keys = spark.createDataFrame([(2, 2), (4, 4)], "a long, b long").coalesce(1)
+        hits = weir.spark.lookup(keys, uri).where("found.a IS NOT NULL").count()
+        return hits, weir.spark.scan(spark, uri).coalesce(1).count()
+
+    remade("a", 3)
+    assert found() == (1, 3)
+    remade("b", 5)
+    assert found() == (2, 5)
+
+
+def test_a_process_keeps_one_handle_for_each_place(tmp_path: Path) -> None:
+    """Storage options with a token that rotates are no other place."""
+    uri = make_table(tmp_path).uri
+    for number in range(5):
+        Place(uri, {"aws_session_token": str(number)}).current()
+    assert [key[1] for key in places._OPEN].count(uri) == 1
+    before = dict(places._OPEN)
+    for number in range(places._MOST_OPEN + 1):
+        Place(weir.create(f"{tmp_path}/{number}", SCHEMA).uri).current()
+    assert len(places._OPEN) == places._MOST_OPEN
+    places._OPEN.clear()
+    places._OPEN.update(before)
 
 
 def test_an_empty_table_is_an_empty_dataframe(spark: SparkSession, tmp_path: Path) -> None:
@@ -251,9 +290,9 @@ def test_sealed_shards_are_older_than_their_heirs(
 def test_a_time_before_every_checkpoint_names_the_nearest_one(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     moment = {"weir.asof": "86400000000"}
-    with pytest.raises(weir.CheckpointNotFound, match=r"from 1970-01-02 00:00:00\+00:00 .* none"):
+    with pytest.raises(weir.CheckpointNotFound, match=r"before 1970-01-02 00:00:00\+00:00.* none"):
         checkpoint_of(table, moment)
     table.checkpoint(name="first")
     table.checkpoint(name="second")
-    with pytest.raises(weir.CheckpointNotFound, match=r"nearest is from 20\d\d-.*OF 'first'"):
+    with pytest.raises(weir.CheckpointNotFound, match=r"the first is first, of 20\d\d-"):
         checkpoint_of(table, moment)

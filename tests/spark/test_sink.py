@@ -1,6 +1,7 @@
 """What tasks stage and the driver writes, without a session: the table changes in between."""
 
 import json
+import os
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -102,14 +103,15 @@ def test_l4_an_overwrite_replaces_the_table_of_now_and_not_a_dropped_one(
     uri = str(tmp_path / "t")
     weir.create(uri, SCHEMA, primary_key="id")
     place = Place(uri)
-    old = place.open()  # in the process of the commit, which wrote to it
+    old = place.current()  # in the process of the commit, which wrote to it
     sink_of(old).replace([task(sink_of(old), 0, {1: "old"})])
     assert in_weir(old) == once({1: "old"})
     weir.drop(uri)
     table = weir.create(uri, SCHEMA)
     place.forget()
     messages = [task(sink_of(table), 0, {1: "a"})]  # in another process
-    monkeypatch.setitem(places._OPEN, place._key(), places._Opened(old, ShardWriters(old.core)))
+    key = os.getpid(), place.uri, None
+    monkeypatch.setitem(places._OPEN, key, places._Opened(old, ShardWriters(old.core), {}))
     sink_of(table).replace(messages)
     assert in_weir(table) == once({1: "a"})
     put(table, {1: "b"})

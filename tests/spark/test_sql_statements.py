@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -151,6 +152,26 @@ def test_rows_of_an_append_only_table_are_deleted_by_a_condition(
     assert [key for (key,) in rows(spark, f"SELECT id FROM {log}")] == left
     spark.sql(f"DELETE FROM {log}")
     assert spark.table(log).count() == 0
+
+
+def test_a_delete_compares_nan_as_spark_does(spark: SparkSession, root: Path) -> None:
+    """To Spark a NaN is greater than every number, also one whose sign bit is set."""
+    log = f"stated.db.t{uuid.uuid4().hex}"
+    spark.sql(f"CREATE TABLE {log} (id BIGINT, f DOUBLE)")
+    values = np.array([1.0, 5.0, 9.0, np.nan, np.copysign(np.nan, -1)])
+    with opened(root, log).writer() as writer:
+        writer.put(pa.table({"id": range(5), "f": values}))
+    opened(root, log).compact()
+    for condition, left in (
+        ("f < 5.0D", [1, 2, 3, 4]),
+        ("f <= 5.0D", [2, 3, 4]),
+        ("f >= 9.5D", [2]),
+        ("f > 1.0D", []),
+    ):
+        matching = [key for (key,) in rows(spark, f"SELECT id FROM {log} WHERE {condition}")]
+        assert not {*matching} & {*left}, condition
+        spark.sql(f"DELETE FROM {log} WHERE {condition}")
+        assert [key for (key,) in rows(spark, f"SELECT id FROM {log}")] == left, condition
 
 
 def test_totable_makes_a_table_with_the_key_of_its_stream(

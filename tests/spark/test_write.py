@@ -1,5 +1,6 @@
 """Batch writes: each row to its shard, each job applied once, laid out or not."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,8 +85,27 @@ def test_deletes_come_by_a_marker_column(spark: SparkSession, tmp_path: Path) ->
     weir.spark.write(marked, table.uri, delete_column="gone")
     expected = {k: v for k, v in ROWS.items() if k != 1} | {2: "y"}
     assert in_weir(table) == once(expected)
-    plain = frame(spark, {3: "x"}).withColumn("_tombstone", F.lit(True))
-    plain.write.format("weir").mode("append").save(table.uri)
+    # A column of that name deletes only where deleteColumn says so: every way to write refuses it.
+    named = frame(spark, {3: "x"}).withColumn("_tombstone", F.lit(True))
+    ways: list[Callable[[], object]] = [
+        lambda: named.write.format("weir").mode("append").save(table.uri),
+        lambda: (
+            named.write.format("weir").mode("overwrite").option("overwrite", "true").save(table.uri)
+        ),
+        lambda: weir.spark.bulk_load(named, table.uri),
+        lambda: weir.spark.bulk_load(named, f"{tmp_path}/new", primary_key="id"),
+        lambda: (
+            named.write.format("weir")
+            .mode("append")
+            .option("primaryKey", "id")
+            .save(f"{tmp_path}/new")
+        ),
+    ]
+    for write in ways:
+        with pytest.raises(Exception, match="_tombstone"):
+            write()
+    assert in_weir(table) == once(expected)
+    weir.spark.write(named, table.uri, delete_column="_tombstone")
     assert in_weir(table) == once({k: v for k, v in expected.items() if k != 3})
     append_only = make_table(tmp_path, keyed=False)
     with pytest.raises(Exception, match="append-only"):

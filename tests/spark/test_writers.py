@@ -20,6 +20,7 @@ from weir.spark.shard_sink import ShardSink, Token
 from weir.spark.sink import stream_writer
 from weir.spark.types import spark_schema
 from weir.spark.writers import ShardWriters
+from weir.testing.faulty import FaultyStores
 
 
 def batch(rows: dict[int, str]) -> pa.RecordBatch:
@@ -45,7 +46,7 @@ class Stream:
     def __init__(self, table: weir.Table) -> None:
         self.table = table
         self.place = Place(table.uri)
-        self.store: CountingStore = count_requests(self.place.open())
+        self.store: CountingStore = count_requests(self.place.current())
 
     def writer(self) -> Any:
         options = {"path": self.table.uri}
@@ -106,6 +107,25 @@ def test_a_job_without_a_name_leaves_no_writer_open(tmp_path: Path) -> None:
     sink.add(batch({1: "a"}))
     sink.finish()
     assert table.core.live_writer(table.shard(0).id) is None
+
+
+def test_p1_a_job_whose_rows_are_in_does_not_fail_when_its_writer_cannot_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run again, a job without a name would double the rows of an append-only table."""
+    monkeypatch.setattr(writers, "GAP_ENTRIES", 1)  # the writer flushes at its close
+    table = make_table(tmp_path, buckets=1, keyed=False)
+    faulty = FaultyStores()
+    kept = ShardWriters(weir.open(table.uri, env=faulty.env).core)
+    for number in range(3):
+        sink = ShardSink(kept, 0, Token(f"{paths.JOB_APP}{number}", 0))
+        sink.add(batch({number: "x"}))
+        sink.claim(SCHEMA)
+        faulty.at(table.uri).on("put_if_absent", "*/manifest/*").refuse(times=None)
+        sink.finish()
+        assert sink.applied
+        faulty.at(table.uri).heal()
+    assert in_weir(table) == once(dict.fromkeys(range(3), "x"))
 
 
 def test_a_kept_writer_bounds_the_log_without_a_new_epoch(

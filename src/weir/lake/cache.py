@@ -43,14 +43,13 @@ class ByteCache(Generic[V]):
         if size_bytes > self._limit_bytes:
             return value
         with self._lock:
-            old = self._entries.pop(key, None)
-            if old is not None:
-                self._bytes -= old[1]
+            held = self._entries.get(key)
+            # No call between a change of the map and its size: an interrupt comes in calls (F-16).
             self._entries[key] = (value, size_bytes)
-            self._bytes += size_bytes
+            self._bytes += size_bytes - (0 if held is None else held[1])
+            self._entries.move_to_end(key)
             while self._bytes > self._limit_bytes:
-                _, (_, dropped_bytes) = self._entries.popitem(last=False)
-                self._bytes -= dropped_bytes
+                self._remove(next(iter(self._entries)))
         return value
 
     def get_or_make(self, key: Hashable, make: Callable[[], V], size: Callable[[V], int]) -> V:
@@ -64,6 +63,10 @@ class ByteCache(Generic[V]):
     def drop(self, key: Hashable) -> None:
         """Forget one value."""
         with self._lock:
-            entry = self._entries.pop(key, None)
-            if entry is not None:
-                self._bytes -= entry[1]
+            if key in self._entries:
+                self._remove(key)
+
+    def _remove(self, key: Hashable) -> None:
+        _, size = self._entries[key]
+        del self._entries[key]
+        self._bytes -= size

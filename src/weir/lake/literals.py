@@ -98,6 +98,45 @@ def _moment(value: datetime) -> str:
     return f"arrow_cast('{text}', 'Timestamp(Microsecond, {zone})')"
 
 
+def comparable(value: object, dtype: pa.DataType) -> str | None:
+    """The value as SQL, if Lance compares it with a column of `dtype` as Python, Spark and polars
+    compare it; None if that is not certain.
+
+    Not certain are numbers that the column cannot hold, 0.0 (-0.0 equals it elsewhere only),
+    32-bit floats, which each engine compares as another number, and times that a column in
+    milliseconds cannot hold, or in other units: Lance truncates them.
+    """
+    kinds = pa.types
+    if isinstance(value, bool):
+        return literal(value) if kinds.is_boolean(dtype) else None
+    if isinstance(value, int):
+        is_held = kinds.is_integer(dtype) and value in _numbers(dtype)
+        return literal(value) if is_held else None
+    if isinstance(value, float):
+        is_exact = kinds.is_float64(dtype) and math.isfinite(value) and value != 0
+        return literal(value) if is_exact else None
+    if isinstance(value, str):
+        return literal(value) if kinds.is_string(dtype) or kinds.is_large_string(dtype) else None
+    if isinstance(value, Decimal) and kinds.is_decimal128(dtype):
+        try:
+            return literal(pa.scalar(value, dtype).as_py())
+        except pa.ArrowInvalid:
+            return None  # more digits than the column has
+    if type(value) is datetime and kinds.is_timestamp(dtype):
+        is_held = dtype.unit == "us" or (dtype.unit == "ms" and value.microsecond % 1000 == 0)
+        is_alike = (value.tzinfo is None) == (dtype.tz is None)
+        return literal(value) if is_held and is_alike else None
+    return literal(value) if type(value) is date and kinds.is_date32(dtype) else None
+
+
+def _numbers(dtype: pa.DataType) -> range:
+    """The numbers of an integer type that a literal can be compared with."""
+    if pa.types.is_unsigned_integer(dtype):
+        return range(min(1 << dtype.bit_width, 1 << 63))  # a literal is a signed number of 64 bits
+    # Without the least one: it is parsed as the negative of a number that is too large.
+    return range(1 - (1 << (dtype.bit_width - 1)), 1 << (dtype.bit_width - 1))
+
+
 def is_one_of(column: str, values: pa.Array | pa.ChunkedArray) -> str:
     """A filter that keeps the rows whose `column` is one of `values` (not null, at least one)."""
     name = quoted(column)

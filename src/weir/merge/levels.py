@@ -78,6 +78,7 @@ class MemLevel:
         self, batches: Sequence[pa.RecordBatch], schema: TableSchema, env: Env = SYSTEM
     ) -> None:
         self._schema = schema
+        self._env = env
         self._lock = env.threads.lock()
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
@@ -89,11 +90,20 @@ class MemLevel:
 
     def append(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Append rows of WAL shape, all of them or none (F-16); empty batches are left out."""
-        added = [batch for batch in batches if batch.num_rows]
-        rows = sum([batch.num_rows for batch in added])
+        added, rows = _filled(batches)
         with self._lock:
             self._rows += rows
             self._batches.extend(added)
+
+    def _append_after(self, count: int, added: list[pa.RecordBatch], rows: int) -> MemLevel:
+        """The level whose first `count` batches are those here, and whose next are `added`."""
+        with self._lock:
+            if len(self._batches) == count:
+                self._rows += rows
+                self._batches.extend(added)
+                return self
+            older = self._batches[:count]
+        return MemLevel([*older, *added], self._schema, self._env)
 
     @property
     def rows(self) -> int:
@@ -151,10 +161,6 @@ class MemLevel:
         """The level as it is now, unaffected by later appends."""
         with self._lock:
             return MemView(self, len(self._batches), self._rows)
-
-    def first(self, count: int, rows: int) -> MemView:
-        """The level as it was with `count` batches and `rows`, unaffected by later appends."""
-        return MemView(self, count, rows)
 
     def derived(self, key: Hashable, make: Callable[[], D]) -> D:
         """What is kept of these rows under `key`, such as a search index; it goes with them."""
@@ -264,19 +270,36 @@ class MemLevel:
         self._indexed = len(self._batches)
 
 
+def _filled(batches: Sequence[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], int]:
+    """The batches that have rows, and how many rows."""
+    filled = [batch for batch in batches if batch.num_rows]
+    return filled, sum([batch.num_rows for batch in filled])
+
+
 class MemView:
-    """The first batches of a level that grows: what one snapshot sees of it (L-5)."""
+    """The first batches of a level that grows: what one snapshot sees of it (L-5). Immutable."""
 
     def __init__(self, level: MemLevel, count: int, rows: int) -> None:
-        """Use `MemLevel.first`."""
+        """Use `MemLevel.now`."""
         self._level = level
-        self._count = count
+        self.count = count
         self.rows = rows
+
+    def plus(self, batches: Sequence[pa.RecordBatch]) -> MemView:
+        """The view of these rows and of `batches` after them; this view stays as it is.
+
+        Appends to the level if this view is all of it. Otherwise the rows are another reader's, or
+        of a read that was interrupted before anybody had its view (F-16): a level of its own.
+        """
+        added, rows = _filled(batches)
+        count, total = self.count + len(added), self.rows + rows
+        level = self._level._append_after(self.count, added, rows)  # noqa: SLF001  friend class
+        return MemView(level, count, total)
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
         """The rows in put order, WAL shape."""
-        return self._level.batches[: self._count]
+        return self._level.batches[: self.count]
 
     def derived(self, key: Hashable, make: Callable[[], D]) -> D:
         """What is kept of the level's rows under `key`; it may go beyond this view."""
@@ -288,7 +311,7 @@ class MemView:
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest row of each of `keys` found here."""
-        return self._level._lookup(keys, columns, self._count)  # noqa: SLF001
+        return self._level._lookup(keys, columns, self.count)  # noqa: SLF001
 
     def holds_any(self, keys: Sequence[Any]) -> bool:
         """False when no row has one of those keys, given as values of `pk_values`."""

@@ -11,7 +11,7 @@ A lookup right after a put costs the one entry that was added, not the whole tai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
@@ -102,6 +102,8 @@ class ReadCache:
         if cut.wal_through - cut.replay_after > HELD_ENTRIES:
             return None
         tail = self._held(cut, schema)
+        if tail is None:
+            return None
         fresh: list[WalEntry] = []
         nbytes = 0
         missing = self.entries(log, tail.last, cut.wal_through, pinned=pinned)
@@ -117,11 +119,12 @@ class ReadCache:
             self._extend(cut, tail, fresh)
         return tail.view(cut)
 
-    def _held(self, cut: ShardCut, schema: TableSchema) -> _HeldTail:
+    def _held(self, cut: ShardCut, schema: TableSchema) -> _HeldTail | None:
+        """What is held of the tail, perhaps nothing yet; None if it is known to be too large."""
         tail = self._tails.get(_key(cut))
         if tail is None or not tail.schema.is_same(schema):
-            tail = _HeldTail(schema, cut, self._env)
-        return tail
+            return _HeldTail(schema, cut, self._env)
+        return None if tail.is_too_large else tail
 
     def _extend(self, cut: ShardCut, tail: _HeldTail, entries: Sequence[WalEntry]) -> None:
         tail.extend(entries)
@@ -133,22 +136,37 @@ def _key(cut: ShardCut) -> tuple[UUID, int, int]:
     return cut.shard, int(cut.replay_after), int(cut.current_generation)
 
 
+class _Reached(NamedTuple):
+    """The tail up to one position."""
+
+    view: MemView
+    nbytes: int
+
+
 class _HeldTail:
     """One tail: the entries after R, as far as they were read. Safe to share between threads."""
 
     def __init__(self, schema: TableSchema, cut: ShardCut, env: Env) -> None:
         self.schema = schema
-        self.last = int(cut.replay_after)
-        self.nbytes = 0
+        self._limit = env.limits.read_bytes
+        self._lock = env.threads.lock()
+        self._after = int(cut.replay_after)
+        self._generation = cut.current_generation
+        # One item for each position after R, appended in one step: an interrupt leaves the tail
+        # with the whole entry or without it (F-16).
+        self._reached: list[_Reached] = [_Reached(MemLevel((), schema, env).now(), 0)]
         self.is_too_large = False
         """Remembered without the rows, so that no read gathers them again."""
-        self._env = env
-        self._lock = env.threads.lock()
-        self._after = self.last
-        self._generation = cut.current_generation
-        self._level = MemLevel((), schema, env)
-        self._ends: list[tuple[int, int]] = [(0, 0)]
-        """Batches and rows up to each position after R."""
+
+    @property
+    def last(self) -> int:
+        """The last position that was read."""
+        return self._after + len(self._reached) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the entries held."""
+        return self._reached[-1].nbytes
 
     def extend(self, entries: Sequence[WalEntry]) -> None:
         """Append the entries that follow; others were appended by another read."""
@@ -158,26 +176,22 @@ class _HeldTail:
                     self._take(entry)
 
     def _take(self, entry: WalEntry) -> None:
-        count, rows = self._ends[-1]
+        view, nbytes = self._reached[-1]
         if is_live(entry, self._generation, keyed=bool(self.schema.primary_key)):
-            batches = [align_batch(batch, self.schema.wal) for batch in entry.batches]
-            self._level.append(batches)
-            count += len(batches)
-            rows += entry.num_rows
-            self.nbytes += entry.size
-        self.last = int(entry.position)
-        self._ends.append((count, rows))
-        if self.nbytes > self._env.limits.read_bytes:  # guard: L-10 simulator:limits
-            self.is_too_large, self.nbytes = True, 0
-            self._level = MemLevel((), self.schema, self._env)
+            view = view.plus([align_batch(batch, self.schema.wal) for batch in entry.batches])
+            nbytes += entry.size
+        if nbytes > self._limit:  # guard: L-10 simulator:limits
+            self.is_too_large = True
+            self._reached = self._reached[:1]
+        else:
+            self._reached.append(_Reached(view, nbytes))
 
     def view(self, cut: ShardCut) -> MemView | None:
         """The tail as that cut sees it; None when it is too large."""
         with self._lock:
             if self.is_too_large:
                 return None
-            count, rows = self._ends[cut.wal_through - self._after]
-            return self._level.first(count, rows)
+            return self._reached[cut.wal_through - self._after].view
 
 
 def live_entries(

@@ -144,9 +144,8 @@ class Combined:
     wanted: Mapping[UUID, CommonPart]
     schema: TableSchema
     parts: Parts
-    level: MemLevel
     view: MemView
-    """The level with exactly these parts."""
+    """The rows of exactly these parts."""
 
     @cached_property
     def left_out(self) -> frozenset[UUID]:
@@ -162,12 +161,12 @@ class Combined:
 class CommonLevel:
     """The common level of one table handle. Safe to share between threads.
 
-    The lock guards the state as a whole; rows are loaded outside of it.
+    A state is immutable and replaced in one assignment, so an interrupt leaves the one before
+    (F-16). Of two reads at once the later one's state stays.
     """
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self._lock = env.threads.lock()
         self._state: Combined | None = None
         self._plan: LevelPlan | None = None
 
@@ -202,33 +201,24 @@ class CommonLevel:
         parts = {} if state is None else {s: p for s, p in state.parts.items() if s in wanted}
         loaded = zip(stale, () if is_all else load(stale), strict=True)
         parts.update((shard, (wanted[shard], rows)) for shard, rows in loaded)
-        with self._lock:
-            # Only the newest state may append to its level.
-            newest = state if self._state is found else None
-            if newest is not None and is_all:
-                made = replace(newest, wanted=wanted)
-            else:
-                made = _next(newest, schema, wanted, parts, stale, self._env)
-            self._state = made
+        if state is not None and is_all:
+            made = replace(state, wanted=wanted)
+        else:
+            view = self._next(state, schema, parts, stale)
+            made = Combined(wanted, schema, parts, view)
+        self._state = made
         return made.view, made.left_out
 
-
-def _next(
-    state: Combined | None,
-    schema: TableSchema,
-    wanted: Mapping[UUID, CommonPart],
-    parts: Parts,
-    stale: Sequence[UUID],
-    env: Env,
-) -> Combined:
-    extra = None if state is None else _batches_to_append(state.parts, parts, stale)
-    if state is not None and extra is not None and state.level.count < _LOOSE_BATCHES:
-        state.level.append(extra)
-        return Combined(wanted, schema, parts, state.level, state.level.now())
-    every = [batch for _, batches in parts.values() for batch in batches or ()]
-    # Joined once, here: joining a thousand batches takes longer than reading them.
-    level = MemLevel([pa.concat_batches(every)] if every else (), schema, env)
-    return Combined(wanted, schema, parts, level, level.now())
+    def _next(
+        self, state: Combined | None, schema: TableSchema, parts: Parts, stale: Sequence[UUID]
+    ) -> MemView:
+        extra = None if state is None else _batches_to_append(state.parts, parts, stale)
+        if state is not None and extra is not None and state.view.count < _LOOSE_BATCHES:
+            return state.view.plus(extra)
+        every = [batch for _, batches in parts.values() for batch in batches or ()]
+        # Joined once, here: joining a thousand batches takes longer than reading them.
+        joined = [pa.concat_batches(every)] if every else []
+        return MemLevel(joined, schema, self._env).now()
 
 
 def _batches_to_append(

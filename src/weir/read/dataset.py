@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+from pyarrow import fs
 
 from weir.errors import InvalidInput, WeirError
 from weir.read.scan import Scan
 
+_ELSEWHERE: Final = (
+    "pyarrow cannot do this with a dataset of a weir table, whose rows are read by its scanner();"
+    " give it the rows: table.scan().to_reader(), or to_table() for all of them in memory"
+)
 
-class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
+
+class ScanDataset(pads.UnionDataset):  # type: ignore[misc]  # pyarrow has no types
     """The rows of a scan. Every read is a new scan with the columns and the filter that the engine
     requests, on top of the columns and the filter of the original scan.
 
-    It has a single fragment: one reader streams all rows.
+    It has a single fragment: one reader streams all rows. Whatever else pyarrow does with it, in
+    native code, raises `InvalidInput`: there the dataset is a file that nobody can open.
     """
 
     def __init__(self, scan: Scan, failures: list[WeirError] | None = None) -> None:
         """Use `Scan.to_dataset`. `failures` takes what reads raise: engines make their own errors
         of them."""
+        super().__init__(scan.schema, [_unreadable(scan.schema)])
         self._scan = scan
         self._failures = failures
 
@@ -44,75 +52,23 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
         filter: pc.Expression | None = None,
         batch_size: int | None = None,
         **_: Any,
-    ) -> _Scanner:
-        """A read of the given columns of the rows that pass the filter."""
+    ) -> pads.Scanner:
+        """One read of the given columns of the rows that pass the filter; it begins with the first
+        batch that is asked for."""
         if isinstance(columns, dict):
             raise InvalidInput("a dataset has no computed columns; give a list of column names")
-        narrowed = self._scan.narrowed(columns, filter, batch_size)
-        counts = columns is not None and not list(columns)
-        return _Scanner(narrowed, self._failures, counts=counts)
+        return self._scanner(self._scan.narrowed(columns, filter, batch_size), columns)
 
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:
-        """A single fragment: DataFusion reads by fragment and passes the filter to each scanner."""
-        del filter
-        return iter([_Fragment(self)])
+    def _scanner(self, scan: Scan, columns: Sequence[str] | None) -> pads.Scanner:
+        # An engine that only counts rows asks for no column at all.
+        names = None if columns is None else list(columns)
+        schema = scan.schema if names is None or names else pa.schema([])
+        return pads.Scanner.from_batches(self._batches(scan, schema), schema=schema)
 
-    def to_table(self, *args: Any, **kwargs: Any) -> pa.Table:
-        """All rows in memory; arguments as `scanner` takes them."""
-        return self.scanner(*args, **kwargs).to_table()
-
-    def to_batches(self, *args: Any, **kwargs: Any) -> Iterator[pa.RecordBatch]:
-        """The rows as a stream; arguments as `scanner` takes them."""
-        return self.scanner(*args, **kwargs).to_batches()
-
-    def count_rows(self, filter: pc.Expression | None = None, **_: Any) -> int:
-        """How many rows there are."""
-        return self._scan.narrowed(None, filter, None).count()
-
-    def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
-        """The first `num_rows` rows read, in no particular order."""
-        return self.scanner(**kwargs).head(num_rows)
-
-
-class _Fragment:
-    def __init__(self, dataset: ScanDataset) -> None:
-        self._dataset = dataset
-
-    def scanner(self, schema: pa.Schema | None = None, **kwargs: Any) -> _Scanner:
-        """The scanner of the whole dataset; `schema` is the dataset's own."""
-        del schema
-        return self._dataset.scanner(**kwargs)
-
-
-class _Scanner(pads.Scanner):  # type: ignore[misc]
-    def __init__(self, scan: Scan, failures: list[WeirError] | None, *, counts: bool) -> None:
-        self._scan = scan
-        self._failures = failures
-        self._counts = counts
-
-    @property
-    def projected_schema(self) -> pa.Schema:
-        """The columns of the result; none when the engine only counts rows."""
-        return pa.schema([]) if self._counts else self._scan.schema
-
-    @property
-    def dataset_schema(self) -> pa.Schema:
-        """The columns of the scan, which was narrowed already."""
-        return self._scan.schema
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """A stream of the rows."""
+    def _batches(self, scan: Scan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with self._noted():
-            reader = self._scan.to_reader()
-        if self._counts:
-            schema, batches = self.projected_schema, (batch.select([]) for batch in reader)
-        else:
-            schema, batches = reader.schema, iter(reader)
-        return pa.RecordBatchReader.from_batches(schema, self._watched(batches))
-
-    def _watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with self._noted():
-            yield from batches
+            for batch in scan.to_reader():
+                yield batch if schema.names else batch.select([])
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
@@ -123,20 +79,55 @@ class _Scanner(pads.Scanner):  # type: ignore[misc]
                 self._failures.append(error)
             raise
 
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, batch by batch."""
-        yield from self.to_reader()
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:
+        """A single fragment: DataFusion reads by fragment and passes the filter to each scanner."""
+        del filter
+        return iter([_Fragment(self)])
 
-    def to_table(self) -> pa.Table:
-        """All rows in memory."""
-        found = self._scan.to_table()
-        return found.select([]) if self._counts else found
+    def filter(self, expression: pc.Expression) -> ScanDataset:
+        """The dataset of the rows that pass."""
+        return ScanDataset(self._scan.narrowed(None, expression, None), self._failures)
 
-    def head(self, num_rows: int) -> pa.Table:
-        """The first `num_rows` rows read, in no particular order; no others are read."""
-        few = self._scan.narrowed(None, None, None, limit=num_rows)
-        return _Scanner(few, self._failures, counts=self._counts).to_table()
-
-    def count_rows(self) -> int:
+    def count_rows(self, filter: pc.Expression | None = None, **_: Any) -> int:
         """How many rows there are."""
-        return self._scan.count()
+        return self._scan.narrowed(None, filter, None).count()
+
+    def head(self, num_rows: int, columns: Sequence[str] | None = None, **kwargs: Any) -> pa.Table:
+        """The first `num_rows` rows read, in no particular order; no others are read."""
+        filter, size = kwargs.get("filter"), kwargs.get("batch_size")
+        few = self._scan.narrowed(columns, filter, size, limit=num_rows)
+        return self._scanner(few, columns).to_table()
+
+
+class _Fragment:
+    def __init__(self, dataset: ScanDataset) -> None:
+        self._dataset = dataset
+
+    def scanner(self, schema: pa.Schema | None = None, **kwargs: Any) -> pads.Scanner:
+        """The scanner of the whole dataset; `schema` is the dataset's own."""
+        del schema
+        return self._dataset.scanner(**kwargs)
+
+
+class _Unreadable(fs.FileSystemHandler):  # type: ignore[misc]
+    """A file system whose every use says that the rows are elsewhere."""
+
+    def get_type_name(self) -> str:
+        return "weir"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def _refuse(self, *_: object) -> Any:
+        raise InvalidInput(_ELSEWHERE)
+
+    get_file_info = get_file_info_selector = open_input_file = open_input_stream = _refuse
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+    move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+def _unreadable(schema: pa.Schema) -> pads.Dataset:
+    """A dataset for pyarrow's native code, which crashes without one of its own."""
+    form = pads.IpcFileFormat()
+    fragment = form.make_fragment("rows", filesystem=fs.PyFileSystem(_Unreadable()))
+    return pads.FileSystemDataset([fragment], schema, form)

@@ -7,7 +7,6 @@ that polars would. Polars filters again, so an untranslated part costs time but 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 from polars.io.plugins import register_io_source
 
-from weir.lake.literals import literal, quoted
+from weir.lake.literals import comparable, quoted
 
 if TYPE_CHECKING:
     from weir.read.scan import Scan
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 _COMPARE: Final = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _MIRRORED: Final = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
 _BOUNDS: Final = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<=")}
-_FIRST_YEAR: Final = 1000
-"""From this year on, a year is written with four digits everywhere."""
+_MICROS: Final = {"Milliseconds": 1000, "Microseconds": 1}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -106,53 +104,30 @@ def _against(name: str, sign: str, value: Any, schema: pa.Schema) -> str | None:
 
 def _literal(value: Any, dtype: pa.DataType) -> str | None:
     """A value as SQL, if polars and Lance compare it the same way with values of `dtype`."""
-    kinds = pa.types
     match value:
         case {"Literal": {"Dyn": dict(said)}} | {"Literal": {"Scalar": dict(said)}} if said:
             kind, found = next(iter(said.items()))
         case _:
             return None
-    if isinstance(found, bool):
-        return literal(found) if kinds.is_boolean(dtype) else None
-    if isinstance(found, str):
-        is_text = kinds.is_string(dtype) or kinds.is_large_string(dtype)
-        return literal(found) if is_text and "\0" not in found else None
-    if kind == "Date" and kinds.is_date32(dtype) and isinstance(found, int):
-        return _moment(found * 86_400_000_000, "date", "%Y-%m-%d")
-    if kind == "Datetime" and isinstance(found, list):
-        return _timestamp(found, dtype)
-    if kinds.is_integer(dtype) and isinstance(found, int):
-        return str(found) if kind.startswith(("Int", "UInt")) and found in _range(dtype) else None
-    # polars and Lance each compare a float32 as a different number.
-    if kinds.is_float64(dtype) and isinstance(found, int | float):
-        # Positive and negative zero are equal in polars, but not in Lance.
-        return repr(float(found)) if found and math.isfinite(found) else None
-    return None
-
-
-def _range(dtype: pa.DataType) -> range:
-    bits = dtype.bit_width
-    if pa.types.is_unsigned_integer(dtype):
-        return range(min(2**bits, 2**63))
-    return range(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1))  # Lance cannot parse the lowest value
-
-
-def _timestamp(found: list[Any], dtype: pa.DataType) -> str | None:
-    """Only for columns in milli- and microseconds: Lance truncates finer units."""
-    number, unit, zone = found
-    if not pa.types.is_timestamp(dtype) or dtype.unit not in ("ms", "us"):
-        return None
-    if (dtype.tz is None) != (zone is None) or unit not in ("Milliseconds", "Microseconds"):
-        return None
-    micros = number * (1000 if unit == "Milliseconds" else 1)
-    if dtype.unit == "ms" and micros % 1000:
-        return None
-    return _moment(micros, "timestamp", "%Y-%m-%d %H:%M:%S.%f")
-
-
-def _moment(micros: int, kind: str, shape: str) -> str | None:
     try:
-        moment = _EPOCH + timedelta(microseconds=micros)
+        return comparable(_value(kind, found, dtype), dtype)
     except OverflowError:
+        return None  # a time that Python does not have
+
+
+def _value(kind: str, found: Any, dtype: pa.DataType) -> object:
+    """The value in Python's types."""
+    if kind == "Date" and isinstance(found, int):
+        return (_EPOCH + timedelta(days=found)).date()
+    if kind == "Datetime" and isinstance(found, list):
+        number, unit, zone = found
+        if unit not in _MICROS:
+            return None
+        moment = _EPOCH + timedelta(microseconds=number * _MICROS[unit])
+        return moment.replace(tzinfo=None) if zone is None else moment
+    if isinstance(found, bool | str):
+        return found
+    if not kind.startswith(("Int", "UInt", "Float")):
         return None
-    return f"{kind} '{moment.strftime(shape)}'" if moment.year >= _FIRST_YEAR else None
+    # polars compares a whole number with a double as a double.
+    return float(found) if pa.types.is_float64(dtype) and isinstance(found, int) else found

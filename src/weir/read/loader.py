@@ -22,7 +22,7 @@ from weir.read.parts import Part, base_parts, fresh_parts, read_part
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
-from weir.types import Filter
+from weir.types import Filter, require_whole
 
 if TYPE_CHECKING:
     from weir.env import Shuffler
@@ -62,13 +62,13 @@ class Loader:
             ("epoch", self.epoch, 0),
             ("seed", 0 if self.seed is None else self.seed, 0),
         ):
-            if type(value) is not int or value < least:
-                raise InvalidInput(f"{name} must be a whole number, {least} or more, got {value!r}")
-        index, count = self.worker
-        if type(index) is not int or type(count) is not int or not 0 <= index < count:
-            raise InvalidInput(
-                f"worker must be (index, count) with 0 <= index < count, got ({index!r}, {count!r})"
-            )
+            require_whole(name, value, least)
+        match self.worker:
+            case (int(index), int(count)) if 0 <= index < count:
+                return
+        raise InvalidInput(
+            f"worker must be (index, count) with 0 <= index < count, got {self.worker!r}"
+        )
 
     def __repr__(self) -> str:
         return (

@@ -35,7 +35,7 @@ from weir.read.snapshot import (
     take_snapshot,
 )
 from weir.routing.core import Core
-from weir.types import Columns, Filter
+from weir.types import Columns, Filter, require_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,12 +91,11 @@ class Scan:
         order_by: OrderBy | None = None,
     ) -> None:
         """Use `Table.scan`."""
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise InvalidInput(f"limit must be a whole number, zero or more, got {limit!r}")
-        if type(offset) is not int or offset < 0:
-            raise InvalidInput(f"offset must be a whole number, zero or more, got {offset!r}")
-        if batch_size is not None and batch_size < 1:
-            raise InvalidInput(f"batch_size must be above 0, got {batch_size!r}")
+        if limit is not None:
+            require_whole("limit", limit, 0)
+        require_whole("offset", offset, 0)
+        if batch_size is not None:
+            require_whole("batch_size", batch_size, 1)
         if filter is not None and not isinstance(filter, str | pc.Expression):
             raise InvalidInput(
                 f"filter must be SQL text or a pyarrow expression, got {type(filter).__module__}."
@@ -264,6 +263,7 @@ class Scan:
         """The number of rows; reads only the keys and the columns of the filter."""
 
         def count(reader: SnapshotReader) -> int:
+            self._check(reader)
             return merge_count(
                 reader.merged_levels(),
                 reader.base,
@@ -303,13 +303,29 @@ class Scan:
     def _sorted(self, reader: SnapshotReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Sort in memory: the first row is known only after the last one was read."""
         shown = self._columns.schema(reader.schema)
-        extra = [name for name, _ in self._order if name not in shown.names]
-        columns = self._columns.also(extra, reader.schema)
+        columns = self._check(reader)
         _, batches = self._merged(reader, columns.read(reader.schema), None)
         rows = columns.apply(batches, None)
         found = pa.Table.from_batches(rows, columns.schema(reader.schema)).sort_by(self._order)
         found = found.slice(self._offset, self._limit).select(shown.names)
         return found.schema, iter(found.to_batches(max_chunksize=self._batch_size))
+
+    def _check(self, reader: SnapshotReader) -> Projection:
+        """The columns to read, those to order by included; `InvalidInput` for one that is not
+        there, or that has no order."""
+        shown = self._columns.schema(reader.schema)
+        extra = [name for name, _ in self._order if name not in shown.names]
+        columns = self._columns.also(extra, reader.schema)
+        schema = columns.schema(reader.schema)
+        for name, how in self._order:
+            try:
+                schema.empty_table().sort_by([(name, how)])
+            except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+                raise InvalidInput(
+                    f"order_by: column {name!r} is {schema.field(name).type}, whose values have no"
+                    " order; order by another column"
+                ) from error
+        return columns
 
     def _merged(
         self, reader: SnapshotReader, columns: Sequence[str] | None, limit: int | None
@@ -334,7 +350,7 @@ class Scan:
         return " (by pyarrow: cannot be pushed into Lance; fresh rows: after the merge)"
 
     def _explained(self, reader: SnapshotReader) -> str:
-        self._columns.schema(reader.schema)
+        self._check(reader)
         lines = [
             f"scan {self._core.uri}",
             f"  freshness {self._freshness}"
@@ -343,6 +359,8 @@ class Scan:
             f"  filter    {self._filter if self._filter is not None else 'none'}"
             + self._filtered_how(reader),
             f"  limit     {'none' if self._limit is None else self._limit}",
+            f"  offset    {self._offset}",
+            f"  order by  {', '.join(f'{name} {how}' for name, how in self._order) or 'nothing'}",
         ]
         if reader.base.expire is not None:
             rule = reader.base.expire
@@ -369,15 +387,20 @@ class Scan:
 
 
 def _order(order_by: OrderBy) -> list[tuple[str, str]]:
-    given = [order_by] if isinstance(order_by, str) else list(order_by)
-    order = [(one, "ascending") if isinstance(one, str) else tuple(one) for one in given]
-    for one in order:
-        if len(one) != 2 or one[1] not in ("ascending", "descending"):
-            raise InvalidInput(
-                "order_by must be a column, or pairs of a column and 'ascending' or 'descending',"
-                f" got {order_by!r}"
-            )
-    return [(str(name), how) for name, how in order]
+    order: list[tuple[str, str]] = []
+    given: object = [order_by] if isinstance(order_by, str) else order_by
+    for one in given if isinstance(given, list | tuple) else [None]:
+        match one:
+            case str(name):
+                order.append((name, "ascending"))
+            case (str(name), "ascending" | "descending" as how):
+                order.append((name, how))
+            case _:
+                raise InvalidInput(
+                    "order_by must be a column, or pairs of a column and 'ascending' or"
+                    f" 'descending', got {order_by!r}"
+                )
+    return order
 
 
 def _without_first(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -151,11 +151,11 @@ def _durable(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | None:
         lambda: core.lake.open_base().version,
     ]
     answers = core.env.threads.map(lambda ask: ask(), asked, workers=core.workers)
-    probes.table = (answers[3], answers[0])
+    now = probes.table = (answers[3], answers[0])
     # Rows flushed or folded since the cut would be read from the log and from the base, next to
     # others written after the cut (L-5). A base that did not move holds none of them.
     # guard: L-5 first test_snapshot_rounds
-    is_still = probes.table == table and answers[2] == number  # guard: C-11 last
+    is_still = now == table and answers[2] == number  # guard: C-11 last
     cuts = _proved(core, plan, tips, answers[1])
     if cuts is None or not is_still:
         return None

@@ -26,7 +26,14 @@ from weir.search.lazy import Lazy
 from weir.search.memory import TextIndex
 from weir.search.text import Analyzer, TextBlock, TextStats
 from weir.search.text_query import TextQuery, Texts
-from weir.search.vector import VectorBlock, exact_distances, rough_distances, slack, vectors_of
+from weir.search.vector import (
+    Matrix,
+    VectorBlock,
+    exact_distances,
+    rough_distances,
+    slack,
+    vectors_of,
+)
 
 _ROW: Final = "__weir_row"
 
@@ -136,7 +143,7 @@ class MemoryVectors:
         self._names = list(names)
 
     @Lazy
-    def _rough(self) -> tuple[VectorBlock, npt.NDArray[np.float32], float]:
+    def _rough(self) -> tuple[VectorBlock, Matrix, float]:
         """The vectors, rough distances, and their maximum error."""
         query = self._query
         block = self._rows.vectors(query.column)
@@ -147,16 +154,18 @@ class MemoryVectors:
     def fetch(self, count: int) -> Candidates:
         """The nearest `count` rows."""
         block, rough, error = self._rough
-        (finite,) = np.nonzero(np.isfinite(rough))
-        exhausted = count >= len(finite)
-        if not exhausted:
+        (rows,) = np.nonzero(~np.isnan(rough))
+        sure = rough[np.isfinite(rough)]
+        is_part = count < len(sure)
+        if is_part:
             # Measure every row again that could be among the nearest, given the error.
-            edge = np.partition(rough[finite], count - 1)[count - 1]
-            finite = finite[rough[finite] <= edge + 2 * error]
-        near = block.vectors(finite)
-        values = exact_distances(near, self._query.vector, self._query.metric)
+            edge = np.partition(sure, count - 1)[count - 1]
+            rows = rows[rough[rows] <= edge + 2 * error]
+        values = exact_distances(block.vectors(rows), self._query.vector, self._query.metric)
+        rows, values = rows[np.isfinite(values)], values[np.isfinite(values)]
+        exhausted = not is_part and count >= len(rows)
         order = np.argsort(values, kind="stable")[:count]
-        numbers, values = finite[order], values[order]
+        numbers, values = rows[order], values[order]
         bound = math.inf if exhausted or not len(values) else float(values[-1])
         rows = self._rows.take(numbers, self._names)
         return Candidates(rows, numbers, values, bound, exhausted)
@@ -180,15 +189,11 @@ class MemoryTexts:
         return self._rows.texts(self._query.column, self._query.analyzer)
 
     @Lazy
-    def _ids(self) -> dict[str, int]:
-        return {term: self._query.analyzer.token_id(term) for term in self._query.terms}
-
-    @Lazy
     def stats(self) -> TextStats:
         """The statistics of these rows, superseded ones included, as Lance counts them."""
         total = TextStats()
         for block in self._blocks:
-            total = total.plus(block.stats(self._ids))
+            total = total.plus(block.stats(self._query.terms))
         return total
 
     def score_by(self, common: TextStats) -> None:
@@ -201,7 +206,7 @@ class MemoryTexts:
         assert self._common is not None, "scores of levels compare only by common statistics"
         numbers, values = [np.zeros(0, np.int64)], [np.zeros(0)]
         for start, block in _numbered(self._blocks):
-            rows, counts = block.matches(list(self._ids.values()))
+            rows, counts = block.matches(list(self._query.terms))
             seen = rows + start < self._rows.rows
             rows, counts = rows[seen], counts[seen]
             matches, scores = self._query.judged(
@@ -237,46 +242,27 @@ class MemoryTexts:
         return self._rows.take(handles, columns)
 
 
-class PassingRows:
-    """Rows of a level that is read in pieces because it is long: a piece is read for each request,
-    and only the rows that are offered are kept (L-10).
+class PassingVectors:
+    """Vectors of a level that is read in pieces because it is long: a piece is read for each
+    request, and only the rows that are offered are kept (L-10).
     """
 
     def __init__(
-        self,
-        read: Callable[[Sequence[str]], MemoryVectors | MemoryTexts],
-        names: Sequence[str],
-        one_at_a_time: Lock,
+        self, read: Callable[[Sequence[str]], MemoryVectors], names: Sequence[str], turn: Lock
     ) -> None:
         """`read` gives a search that can return those columns; `names` are offered with each row.
 
-        `one_at_a_time` is shared by all pieces, so that memory holds one of them.
+        `turn` is shared by all pieces, so that memory holds one of them.
         """
         self._names = list(names)
         self._read = read
-        self._one_at_a_time = one_at_a_time
-        self._common: TextStats | None = None
+        self._turn = turn
         self._offered: Candidates | None = None
 
-    @Lazy
-    def stats(self) -> TextStats:
-        """The statistics of these rows, if they are searched by words."""
-        with self._one_at_a_time:
-            source = self._read(self._names)
-            assert isinstance(source, MemoryTexts), "vectors have no statistics"
-            return source.stats
-
-    def score_by(self, common: TextStats) -> None:
-        """Use these statistics for all later scores."""
-        self._common = common
-
     def fetch(self, count: int) -> Candidates:
-        """The best `count` rows."""
-        with self._one_at_a_time:
-            source = self._read(self._names)
-            if isinstance(source, MemoryTexts) and self._common is not None:
-                source.score_by(self._common)
-            self._offered = source.fetch(count)
+        """The nearest `count` rows."""
+        with self._turn:
+            self._offered = self._read(self._names).fetch(count)
             return self._offered
 
     def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
@@ -284,7 +270,7 @@ class PassingRows:
         known = None if self._offered is None else self._offered.taken(handles, columns)
         if known is not None:
             return known
-        with self._one_at_a_time:
+        with self._turn:
             return self._read(columns).take(handles, columns)
 
 

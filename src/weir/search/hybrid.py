@@ -20,9 +20,10 @@ import pyarrow as pa
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
 from weir.search.lance_vectors import GROWTH
-from weir.search.options import SearchOptions, check_count, queries_of
+from weir.search.options import SearchOptions, queries_of
 from weir.search.plan import Plan
 from weir.search.ranking import Best, Ranked, Window, rows_of
+from weir.types import require_whole
 
 RELEVANCE: Final = "_relevance_score"
 RANK_CONSTANT: Final = 60
@@ -43,8 +44,8 @@ class Fusion:
     def __post_init__(self) -> None:
         for name, least in (("rank_constant", 0), ("depth", 1)):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < least):
-                raise InvalidInput(f"{name} must be a whole number, {least} or more, got {value!r}")
+            if value is not None:
+                require_whole(name, value, least)
 
     def weight(self, column: str) -> float:
         """The weight of the ranking of that column."""
@@ -79,7 +80,7 @@ def fused(
     options: SearchOptions,
 ) -> pa.Table:
     """The `k` best rows of all rankings together; see `Table.hybrid_search`."""
-    check_count(k)
+    require_whole("k", k, 1)
     given: object = queries
     if not isinstance(given, Mapping) or len(given) < 2:
         raise InvalidInput(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +20,7 @@ from weir.lake.filters import filter_rows
 from weir.lake.index import IndexInfo
 from weir.lake.lance_errors import lance_errors
 from weir.lake.shared import SharedDataset
-from weir.search.lance_vectors import ROW_ID, Candidates, take_rows
+from weir.search.lance_vectors import ROW_ID, Candidates, Ints, take_rows
 from weir.search.lazy import Lazy
 from weir.search.text import TextStats, term_weights
 from weir.search.text_query import TextQuery
@@ -78,8 +80,7 @@ class LanceTexts:
         if not self._is_ranked:
             _, texts = self._match(self._query.any_word(), None, filtered=False)
             block = self._query.analyzer.block(texts)
-            ids = {term: self._query.analyzer.token_id(term) for term in self._query.terms}
-            return TextStats(docs, tokens, block.stats(ids).df)
+            return TextStats(docs, tokens, block.stats(self._query.terms).df)
         df = {term: self._rows_with(term, docs, average) for term in self._query.terms}
         return TextStats(docs, tokens, {term: count for term, count in df.items() if count})
 
@@ -154,9 +155,8 @@ class LanceTexts:
     def _counted(self, texts: pa.ChunkedArray) -> tuple[Any, Any]:
         """How often each row has each term, and the length of each row."""
         block = self._query.analyzer.block(texts)
-        terms = [self._query.analyzer.token_id(term) for term in self._query.terms]
-        counts = np.zeros((block.rows, len(terms)), np.int64)
-        rows, found = block.matches(terms)
+        counts = np.zeros((block.rows, len(self._query.terms)), np.int64)
+        rows, found = block.matches(list(self._query.terms))
         counts[rows] = found
         return counts, block.lengths
 
@@ -187,21 +187,47 @@ class LanceTexts:
             ).to_table()
 
 
+@dataclass(frozen=True)
+class UnindexedRows:
+    """Rows without a text index, which must be read to be searched."""
+
+    read: Callable[[Sequence[str]], pa.RecordBatchReader]
+    """Those columns of all rows, and the row's handle in `ROW_ID`."""
+    take: Callable[[Ints, Sequence[str]], pa.Table]
+    """Columns of a few rows by their handles, in order."""
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Held while all rows are read."""
+
+    @staticmethod
+    def of(dataset: SharedDataset, fragments: Sequence[int] | None = None) -> UnindexedRows:
+        """The rows of a dataset, or of some of its fragments."""
+
+        def read(columns: Sequence[str]) -> pa.RecordBatchReader:
+            chosen = dataset.get_fragments()
+            if fragments is not None:
+                wanted = set(fragments)
+                chosen = [one for one in chosen if one.fragment_id in wanted]
+            with lance_errors(f"reading {list(columns)} of {dataset.uri}"):
+                return dataset.scanner(
+                    columns=list(columns), fragments=chosen, with_row_id=True, batch_size=16_384
+                ).to_reader()
+
+        return UnindexedRows(read, lambda handles, columns: take_rows(dataset, handles, columns))
+
+
 class ScannedTexts:
-    """Text of fragments without an index: read once, keeping only rows with a word of the query."""
+    """Text without an index: read once, keeping only rows with a word of the query."""
 
     def __init__(
         self,
-        dataset: SharedDataset,
-        fragments: Sequence[int],
+        rows: UnindexedRows,
         query: TextQuery,
         names: Sequence[str],
         filter_names: Sequence[str],
         *,
         filter: Any = None,
     ) -> None:
-        self._dataset = dataset
-        self._fragments = set(fragments)
+        self._rows = rows
         self._query = query
         self._names = list(names)
         self._filter_names = list(filter_names)
@@ -212,30 +238,20 @@ class ScannedTexts:
     def _read(self) -> tuple[TextStats, pa.Table, Any, Any]:
         """Statistics of all rows; columns, counts and lengths of the matching ones."""
         query = self._query
-        ids = {term: query.analyzer.token_id(term) for term in query.terms}
         names = list(dict.fromkeys((*self._names, *self._filter_names, query.column)))
         stats = TextStats()
         kept: list[pa.RecordBatch] = []
-        counts, lengths = [np.zeros((0, len(ids)), np.int64)], [np.zeros(0, np.int64)]
-        with lance_errors(f"reading {query.column!r} of {self._dataset.uri}"):
-            scanner = self._dataset.scanner(
-                columns=names,
-                fragments=[
-                    fragment
-                    for fragment in self._dataset.get_fragments()
-                    if fragment.fragment_id in self._fragments
-                ],
-                with_row_id=True,
-                batch_size=16_384,
-            )
-            for batch in scanner.to_batches():
+        counts, lengths = [np.zeros((0, len(query.terms)), np.int64)], [np.zeros(0, np.int64)]
+        with self._rows.turn, lance_errors(f"reading {query.column!r}"):
+            reader = self._rows.read(names)
+            for batch in reader:
                 block = query.analyzer.block(batch.column(query.column))
-                stats = stats.plus(block.stats(ids))
-                rows, found = block.matches(list(ids.values()))
+                stats = stats.plus(block.stats(query.terms))
+                rows, found = block.matches(list(query.terms))
                 kept.append(batch.take(pa.array(rows)))
                 counts.append(found)
                 lengths.append(block.lengths[rows])
-            table = pa.Table.from_batches(kept, scanner.projected_schema)
+        table = pa.Table.from_batches(kept, reader.schema)
         return stats, table, np.concatenate(counts), np.concatenate(lengths)
 
     @property
@@ -275,7 +291,7 @@ class ScannedTexts:
 
     def take(self, handles: npt.NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
         """Columns of rows offered before."""
-        return take_rows(self._dataset, handles, columns)
+        return self._rows.take(handles, columns)
 
 
 def index_sizes(dataset: SharedDataset, index: str, query: TextQuery) -> tuple[int, int]:

@@ -123,7 +123,7 @@ class LanceVectors:
         query = self._query
         nearest: dict[str, Any] = {
             "column": query.column,
-            "q": query.vector,
+            "q": pa.array(query.vector),  # Lance would round one of numpy's to float32
             "k": count,
             "metric": query.metric,
             "use_index": not query.exact,

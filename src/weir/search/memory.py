@@ -11,7 +11,7 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -41,9 +41,16 @@ class TextIndex:
     def __init__(self, analyzer: Analyzer, env: Env) -> None:
         self._analyzer = analyzer
         self._lock = env.threads.lock()
-        self._blocks: list[TextBlock] = []
-        self.taken = 0
+        self._numbers: dict[str, int] = {}
+        """The numbers of the tokens, which grow with the rows and go with them."""
+        self._made: tuple[int, tuple[TextBlock, ...]] = (0, ())
+        """Number of batches indexed, and their blocks: replaced together, so that an interrupt
+        leaves what was there before (F-16)."""
+
+    @property
+    def taken(self) -> int:
         """Number of batches that are in the blocks."""
+        return self._made[0]
 
     @staticmethod
     def of(level: MemLevel | MemView, column: str, analyzer: Analyzer, env: Env) -> TextIndex:
@@ -56,28 +63,41 @@ class TextIndex:
         The blocks may continue with rows that another reader added: skip those by row number.
         """
         with self._lock:
-            group: list[pa.Array] = []
-            rows = 0
-            for array in arrays[self.taken :]:
-                if group and rows + len(array) > GROUP_ROWS:
-                    self._add(group)
-                    group, rows = [], 0
-                group.append(array)
-                rows += len(array)
-            if group:
-                self._add(group)
-            self.taken = max(self.taken, len(arrays))
-            return tuple(self._blocks)
+            taken, made = self._made
+            blocks = list(made)
+            for texts in _grouped(arrays[taken:]):
+                _add(blocks, self._analyzer.block(texts, self._numbers))
+            self._made = max(taken, len(arrays)), tuple(blocks)
+            return self._made[1]
 
-    def _add(self, group: list[pa.Array]) -> None:
-        texts = group[0] if len(group) == 1 else pa.concat_arrays(group)
-        self._blocks.append(self._analyzer.block(texts))
-        # Keeps few blocks, each several times the size of the next: O(log n) copies of a row.
-        while len(self._blocks) > 1:
-            older, newer = self._blocks[-2:]
-            if older.rows >= 4 * newer.rows or older.rows + newer.rows > GROUP_ROWS:
-                break
-            self._blocks[-2:] = [join_blocks([older, newer])]
+
+def _grouped(arrays: Sequence[pa.Array]) -> Iterator[pa.Array]:
+    """Small arrays joined to at most `GROUP_ROWS` rows; a larger one as it is."""
+    group: list[pa.Array] = []
+    rows = 0
+    for array in arrays:
+        if group and rows + len(array) > GROUP_ROWS:
+            yield _joined(group)
+            group, rows = [], 0
+        group.append(array)
+        rows += len(array)
+    if group:
+        yield _joined(group)
+
+
+def _joined(group: list[pa.Array]) -> pa.Array:
+    return group[0] if len(group) == 1 else pa.concat_arrays(group)
+
+
+def _add(blocks: list[TextBlock], block: TextBlock) -> None:
+    """Append a block; keep few blocks, each several times the size of the next: O(log n) copies of
+    a row."""
+    blocks.append(block)
+    while len(blocks) > 1:
+        older, newer = blocks[-2:]
+        if older.rows >= 4 * newer.rows or older.rows + newer.rows > GROUP_ROWS:
+            break
+        blocks[-2:] = [join_blocks([older, newer])]
 
 
 class SearchCache:

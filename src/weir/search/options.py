@@ -13,6 +13,7 @@ from weir.lake.index import is_text_type, is_vector_type
 from weir.search.ranking import Window
 from weir.search.vector import METRICS, Matrix, query_vectors
 from weir.search.words import Boolean, Match, Phrase, Words
+from weir.types import require_whole
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,9 @@ class SearchOptions:
             raise InvalidInput(f"metric must be one of {list(METRICS)}, got {self.metric!r}")
         for name in ("nprobes", "refine_factor"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise InvalidInput(f"{name} must be a whole number above 0, got {value!r}")
-        if type(self.offset) is not int or self.offset < 0:
-            raise InvalidInput(f"offset must be a whole number, zero or more, got {self.offset!r}")
+            if value is not None:
+                require_whole(name, value, 1)
+        require_whole("offset", self.offset, 0)
         if self.distance_range is not None:
             _check_range(self.distance_range)
 
@@ -64,12 +64,6 @@ class SearchOptions:
             -math.inf if lower is None else lower,
             math.inf if upper is None else upper,
         )
-
-
-def check_count(k: object) -> None:
-    """Raise `InvalidInput` unless `k` is a positive number of rows."""
-    if type(k) is not int or k < 1:
-        raise InvalidInput(f"k must be a whole number above 0, got {k!r}")
 
 
 def queries_of(

@@ -7,7 +7,7 @@ compared one by one, so no row is missed after a compaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeGuard
 
@@ -20,25 +20,31 @@ from weir.lake.api import Base
 from weir.lake.filters import filter_columns
 from weir.lake.index import Dataset, IndexInfo, dataset_indexes, index_of
 from weir.lake.sstable.read import LanceSsTable
-from weir.merge.levels import Level, MemLevel, MemView
+from weir.merge.levels import Level, MemLevel, MemView, level_schema
 from weir.merge.merge import Belongs, output_schema
-from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors, PassingRows
-from weir.search.lance_texts import LanceTexts, ScannedTexts, index_sizes
-from weir.search.lance_vectors import EXACT_BYTES, PROBES, REFINE, LanceVectors, VectorQuery
+from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors, PassingVectors
+from weir.search.lance_texts import LanceTexts, ScannedTexts, UnindexedRows, index_sizes
+from weir.search.lance_vectors import (
+    EXACT_BYTES,
+    PROBES,
+    REFINE,
+    ROW_ID,
+    Ints,
+    LanceVectors,
+    VectorQuery,
+)
 from weir.search.lazy import Lazy
 from weir.search.memory import SearchCache
-from weir.search.options import SearchOptions, check_count, queries_of
+from weir.search.options import SearchOptions, queries_of
 from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Source, Window, best_of, rows_of
 from weir.search.text import TextStats
 from weir.search.text_query import TextQuery
 from weir.search.vector import METRICS, Matrix
 from weir.search.words import Words
+from weir.types import require_whole
 
 QUERY_INDEX: Final = "query_index"
 """The column with the number of the query in the batch that a row answers."""
-
-_Search = Callable[[MemoryRows, Sequence[str]], MemoryVectors | MemoryTexts]
-"""A search of rows in memory that offers columns."""
 
 
 def search_levels(
@@ -56,7 +62,7 @@ def search_levels(
     options: SearchOptions,
 ) -> pa.Table:
     """The `k` best rows of `levels` (newest first) over `base`; see `Table.search`."""
-    check_count(k)
+    require_whole("k", k, 1)
     target = output_schema(schema, columns)
     plan = Plan(tuple(levels), base, schema, filter, belongs, cache, tuple(target.names))
     asked, is_batch = queries_of(schema, column, query)
@@ -118,16 +124,19 @@ class Plan:
             asked = self._thoroughly(dataset, query, options, is_base=is_base)
             return LanceVectors(dataset, asked, self._names(dataset), filter=self.filter)
 
-        def in_memory(rows: MemoryRows, names: Sequence[str]) -> MemoryVectors:
-            return MemoryVectors(rows, query, names)
+        def on_level(level: Level) -> Source:
+            if _is_current(level):
+                return on_lance(level.dataset, is_base=False)
+            if isinstance(level, MemLevel | MemView):
+                return MemoryVectors(self._held(level), query, self._key)
+
+            def read(columns: Sequence[str]) -> MemoryVectors:
+                return MemoryVectors(self._passing(level, (column, *columns)), query, columns)
+
+            return PassingVectors(read, self._key, self._turn)
 
         ranked = [
-            Ranked(
-                on_lance(level.dataset, is_base=False)
-                if _is_current(level)
-                else self._fresh_rows(level, column, in_memory),
-                self.levels[:number],
-            )
+            Ranked(on_level(level), self.levels[:number])
             for number, level in enumerate(self.levels)
         ]
         if self.base is not None and self.base.is_lance:
@@ -135,7 +144,7 @@ class Plan:
                 Ranked(on_lance(self.base.dataset, is_base=True), self.levels, self.belongs)
             )
         elif self.base is not None:
-            rows = in_memory(self._of_base(self.base), self._key)
+            rows = MemoryVectors(self._of_base(self.base), query, self._key)
             ranked.append(Ranked(rows, self.levels, self.belongs))
         return ranked
 
@@ -164,13 +173,9 @@ class Plan:
         if not query.terms:
             return []
 
-        def in_memory(rows: MemoryRows, names: Sequence[str]) -> MemoryTexts:
-            return MemoryTexts(rows, query, names)
-
         sources: list[tuple[Any, Sequence[Level], Belongs | None]] = []
         for number, level in enumerate(self.levels):
-            indexed = self._indexed_text(level, query, options)
-            source = indexed or self._fresh_rows(level, column, in_memory)
+            source = self._level_texts(level, query, options)
             sources.append((source, self.levels[:number], None))
         sources.extend(
             (source, self.levels, self.belongs) for source in self._base_texts(query, index)
@@ -187,14 +192,45 @@ class Plan:
             source.score_by(common)
         return [Ranked(*one) for one in sources]
 
-    def _indexed_text(self, level: Level, query: TextQuery, options: Any) -> LanceTexts | None:
-        """The level's own index, if it has one with the same tokenizer that covers every row."""
+    def _level_texts(
+        self, level: Level, query: TextQuery, options: Any
+    ) -> LanceTexts | MemoryTexts | ScannedTexts:
+        """By the level's own index, if it has one with the same tokenizer that covers every row."""
+        if isinstance(level, MemLevel | MemView):
+            return MemoryTexts(self._held(level), query, self._key)
         if not _is_current(level):
-            return None
+            return self._scanned(self._unindexed(level), query, [*self._key, TOMBSTONE])
         index = index_of(self._indexes(level.dataset), query.column, "text")
         if index is None or index.analyzer != options:
-            return None
+            rows = UnindexedRows.of(level.dataset)
+            return self._scanned(rows, query, self._names(level.dataset))
         return self._lance_texts(level.dataset, index, query)
+
+    def _unindexed(self, level: Level) -> UnindexedRows:
+        """The rows of a level by their number; memory holds one such level at a time (L-10)."""
+
+        def read(columns: Sequence[str]) -> pa.RecordBatchReader:
+            names = [name for name in columns if name != TOMBSTONE]
+            schema = level_schema(self.schema, names).append(pa.field(ROW_ID, pa.int64()))
+
+            def numbered() -> Iterator[pa.RecordBatch]:
+                start = 0
+                for batch in level.scan(names):
+                    end = start + batch.num_rows
+                    yield batch.append_column(schema.field(ROW_ID), pa.array(np.arange(start, end)))
+                    start = end
+
+            return pa.RecordBatchReader.from_batches(schema, numbered())
+
+        def take(handles: Ints, columns: Sequence[str]) -> pa.Table:
+            with self._turn:
+                return self._passing(level, columns).take(handles, columns)
+
+        return UnindexedRows(read, take, self._turn)
+
+    def _scanned(self, rows: UnindexedRows, query: TextQuery, names: Sequence[str]) -> ScannedTexts:
+        looked_at = filter_columns(self.filter, self.schema.plain.names)
+        return ScannedTexts(rows, query, names, looked_at, filter=self.filter)
 
     def _base_texts(self, query: TextQuery, index: IndexInfo | None) -> list[Any]:
         if self.base is None:
@@ -208,12 +244,8 @@ class Plan:
         if index is not None and covered:
             sources.append(self._lance_texts(dataset, index, query))
         if rest:
-            looked_at = filter_columns(self.filter, self.schema.plain.names)
-            sources.append(
-                ScannedTexts(
-                    dataset, rest, query, self._names(dataset), looked_at, filter=self.filter
-                )
-            )
+            rows = UnindexedRows.of(dataset, rest)
+            sources.append(self._scanned(rows, query, self._names(dataset)))
         return sources
 
     def _lance_texts(self, dataset: Dataset, index: IndexInfo, query: TextQuery) -> LanceTexts:
@@ -245,24 +277,20 @@ class Plan:
             names = list(dict.fromkeys((*names, *self.wanted)))
         return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
-    def _fresh_rows(self, level: Level, column: str, search: _Search) -> Source:
-        """A level that Lance cannot search: what is in memory stays there, for all queries of a
-        batch; what is on the store is read for each."""
-        if isinstance(level, MemLevel | MemView):
-            if id(level) not in self._in_memory:
-                rows = self._rows(level.batches, level)
-                self._in_memory[id(level)] = rows
-            return search(self._in_memory[id(level)], self._key)
+    def _held(self, level: MemLevel | MemView) -> MemoryRows:
+        """Rows that stay in memory, for all queries of a batch."""
+        if id(level) not in self._in_memory:
+            self._in_memory[id(level)] = self._rows(level.batches, level)
+        return self._in_memory[id(level)]
+
+    def _passing(self, level: Level, columns: Sequence[str]) -> MemoryRows:
+        """Rows of a level on the store, read for one request."""
         looked_at = filter_columns(self.filter, self.schema.plain.names)
-
-        def read(columns: Sequence[str]) -> MemoryVectors | MemoryTexts:
-            names = dict.fromkeys((*self._key, column, *looked_at, *columns))
-            return search(self._rows(list(level.scan(list(names)))), columns)
-
-        return PassingRows(read, self._key, self._one_at_a_time)
+        names = dict.fromkeys((*self._key, *looked_at, *columns))
+        return self._rows(list(level.scan([name for name in names if name != TOMBSTONE])))
 
     @Lazy
-    def _one_at_a_time(self) -> Lock:
+    def _turn(self) -> Lock:
         return self.cache.env.threads.lock()
 
     def _of_base(self, base: Base) -> MemoryRows:

@@ -7,7 +7,7 @@ levels, so scores of rows from different levels are comparable.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -89,35 +89,36 @@ class TextBlock:
     """Number of words of each row."""
     num_docs: int
     """Rows whose text is not null."""
+    numbers: Mapping[str, int] = field(repr=False, compare=False)
+    """The number of each token; it grows with the blocks that share it, and goes with them."""
 
     @property
     def nbytes(self) -> int:
         """Memory held."""
         return self.tokens.nbytes + self.docs.nbytes + self.counts.nbytes + self.lengths.nbytes
 
-    def matches(self, terms: Sequence[int]) -> tuple[Ints, Ints]:
+    def _postings(self, term: str) -> slice:
+        token = self.numbers.get(term, -1)
+        first, end = np.searchsorted(self.tokens, [token, token + 1])
+        return slice(int(first), int(end))
+
+    def matches(self, terms: Sequence[str]) -> tuple[Ints, Ints]:
         """Rows with at least one of the terms, and how often each term occurs in them."""
-        found = []
-        for term in terms:
-            first, end = np.searchsorted(self.tokens, [term, term + 1])
-            found.append((self.docs[first:end], self.counts[first:end]))
+        found = [(self.docs[at], self.counts[at]) for at in map(self._postings, terms)]
         rows = np.unique(np.concatenate([docs for docs, _ in found]))
         counts = np.zeros((len(rows), len(terms)), np.int64)
         for i, (docs, times) in enumerate(found):
             counts[np.searchsorted(rows, docs), i] = times
         return rows, counts
 
-    def stats(self, terms: Mapping[str, int]) -> TextStats:
+    def stats(self, terms: Iterable[str]) -> TextStats:
         """The statistics of these rows."""
-        df = {}
-        for term, token in terms.items():
-            first, end = np.searchsorted(self.tokens, [token, token + 1])
-            df[term] = int(end - first)
+        df = {term: len(self.docs[self._postings(term)]) for term in terms}
         return TextStats(self.num_docs, int(self.lengths.sum()), df)
 
 
 def join_blocks(blocks: Sequence[TextBlock]) -> TextBlock:
-    """Join blocks into one, in their order."""
+    """Join blocks of the same token numbers into one, in their order."""
     offsets = np.cumsum([0, *(block.rows for block in blocks)])
     tokens = np.concatenate([block.tokens for block in blocks])
     docs = np.concatenate(
@@ -131,6 +132,7 @@ def join_blocks(blocks: Sequence[TextBlock]) -> TextBlock:
         np.concatenate([block.counts for block in blocks])[order],
         np.concatenate([block.lengths for block in blocks]),
         sum(block.num_docs for block in blocks),
+        blocks[0].numbers,
     )
 
 
@@ -148,8 +150,7 @@ class Analyzer:
         is_plain = not any(self._options.get(name) for name in rewrites)
         self._separators = _SEPARATORS.get(base) if is_plain else None
         self._lock = env.threads.lock()
-        self._ids: dict[str, int] = {}
-        self._words: dict[str, tuple[int, ...]] = {}
+        self._words: dict[str, tuple[str, ...]] = {}
 
     @property
     def is_word_by_word(self) -> bool:
@@ -181,17 +182,19 @@ class Analyzer:
                 found[token] = alone if is_alone else found.get(token, "")
         return found
 
-    def token_id(self, term: str) -> int:
-        """The number of a token in this analyzer's blocks."""
-        with self._lock:
-            return self._ids.setdefault(term, len(self._ids))
+    def block(
+        self, texts: pa.Array | pa.ChunkedArray, numbers: dict[str, int] | None = None
+    ) -> TextBlock:
+        """The postings of a column of text; `numbers` gets those of new tokens.
 
-    def block(self, texts: pa.Array | pa.ChunkedArray) -> TextBlock:
-        """The postings of a column of text."""
+        The caller holds a lock if it shares `numbers`.
+        """
+        numbers = {} if numbers is None else numbers
         array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks)
-        docs, tokens = self._by_row(array) if self._separators is None else self._by_word(array)
+        by = self._by_row if self._separators is None else self._by_word
+        docs, tokens = by(array, numbers)
         rows = len(array)
         lengths = np.bincount(docs, minlength=rows).astype(np.int64)
         pairs, counts = np.unique(tokens * max(rows, 1) + docs, return_counts=True)
@@ -202,18 +205,19 @@ class Analyzer:
             counts.astype(np.int64),
             lengths,
             rows - array.null_count,
+            numbers,
         )
 
-    def _by_row(self, array: pa.Array) -> tuple[Ints, Ints]:
+    def _by_row(self, array: pa.Array, numbers: dict[str, int]) -> tuple[Ints, Ints]:
         docs: list[int] = []
         tokens: list[int] = []
         for row, text in enumerate(array.to_pylist()):
             for token in self.tokens(text) if text is not None else ():
                 docs.append(row)
-                tokens.append(self.token_id(token))
+                tokens.append(numbers.setdefault(token, len(numbers)))
         return np.array(docs, np.int64), np.array(tokens, np.int64)
 
-    def _by_word(self, array: pa.Array) -> tuple[Ints, Ints]:
+    def _by_word(self, array: pa.Array, numbers: dict[str, int]) -> tuple[Ints, Ints]:
         """Split words with Arrow and tokenize each distinct word once."""
         assert self._separators is not None, "an analyzer that splits words has separators"
         if len(array) == 0:
@@ -225,7 +229,10 @@ class Analyzer:
         known = self._known(words.dictionary.to_pylist())
         per_word = np.array([len(tokens) for tokens in known], np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(per_word)])
-        flat = np.array([token for tokens in known for token in tokens], np.int64)
+        flat = np.array(
+            [numbers.setdefault(token, len(numbers)) for tokens in known for token in tokens],
+            np.int64,
+        )
         at = words.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         times = per_word[at] if len(at) else np.zeros(0, np.int64)
         docs = np.repeat(docs, times)
@@ -234,21 +241,22 @@ class Analyzer:
         into = np.arange(len(docs)) - np.repeat(np.cumsum(times) - times, times)
         return docs, flat[first + into]
 
-    def _known(self, words: list[str]) -> list[tuple[int, ...]]:
+    def _known(self, words: list[str]) -> list[tuple[str, ...]]:
         with self._lock:
             if len(self._words) > VOCABULARY_MAX:
                 self._words.clear()
-            missing = [word for word in words if word not in self._words]
+            found = {word: self._words[word] for word in words if word in self._words}
+        missing = [word for word in words if word not in found]
         plain = [word for word in missing if word.isascii() and word.isalnum()]
         learnt = self._tokenize_plain(plain)
         for word in missing:
             if word not in learnt:
                 learnt[word] = tuple(self.tokens(word)) if word else ()
         with self._lock:
-            for word, tokens in learnt.items():
-                ids = tuple(self._ids.setdefault(t, len(self._ids)) for t in tokens)
-                self._words[word] = ids
-            return [self._words[word] for word in words]
+            self._words.update(learnt)
+        # Not from `_words`, which another thread may have cleared meanwhile.
+        found |= learnt
+        return [found[word] for word in words]
 
     def _tokenize_plain(self, words: list[str]) -> dict[str, tuple[str, ...]]:
         """Tokenize many words in one call, matched by position; each yields one token or none."""

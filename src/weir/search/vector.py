@@ -5,6 +5,7 @@ l2 is the squared Euclidean distance, cosine is 1 - cos, dot is 1 - dot product;
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,14 +17,17 @@ import pyarrow as pa
 from weir.errors import InvalidInput
 
 METRICS: Final = ("l2", "cosine", "dot")
-_SLACK: Final = 1e-6
-"""Relative error of a float32 distance from products, times the root of the dimension."""
+_SLACK: Final = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-14}
+"""Relative error of a distance from products, times the root of the dimension."""
+_SMALL: Final = 1e-30
+"""Squared lengths below this have lost digits as float32."""
 
 PART_BYTES: Final = 32 << 10
 """Parts of at least this size are not joined: an additional product costs 4 microseconds."""
 
 Floats = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float32]
+Matrix = npt.NDArray[np.floating[Any]]
+"""float64 for vectors of doubles, else float32."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class VectorBlock:
     parts: tuple[Matrix, ...]
     """The vectors. Large batches are not copied, since touching new memory takes longer than
     computing the distances."""
-    norms: npt.NDArray[np.float32]
+    norms: Matrix
     """Squared length of each vector; NaN for a row without a vector."""
 
     @property
@@ -54,11 +58,11 @@ class VectorBlock:
 
 
 def vector_block(vectors: pa.Array) -> VectorBlock:
-    """The vectors of a fixed-size list column; float32 without nulls is not copied."""
+    """The vectors of a fixed-size list column; those of floats and doubles are not copied."""
     width = vectors.type.list_size
     flat = vectors.values.slice(vectors.offset * width, len(vectors) * width)
     values = flat.to_numpy(zero_copy_only=False).reshape(len(vectors), width)
-    values = values.astype(np.float32, copy=False)
+    values = values.astype(_number_type(vectors.type), copy=False)
     norms = np.einsum("ij,ij->i", values, values)
     if vectors.null_count:
         norms = np.where(vectors.is_valid().to_numpy(zero_copy_only=False), norms, np.nan)
@@ -98,7 +102,7 @@ def query_vectors(query: Any, dtype: pa.DataType, column: str) -> tuple[list[Mat
     if isinstance(query, pa.Array | pa.ChunkedArray | pa.Scalar):
         query = query.to_pylist() if not isinstance(query, pa.Scalar) else query.as_py()
     try:
-        vectors = np.asarray(query, np.float32)
+        vectors = np.asarray(query, _number_type(dtype))
     except (TypeError, ValueError) as error:
         raise InvalidInput(
             f"a search in {column!r} takes a vector of numbers, or several of the same length:"
@@ -115,41 +119,59 @@ def query_vectors(query: Any, dtype: pa.DataType, column: str) -> tuple[list[Mat
     return (list(vectors), True) if is_batch else ([vectors], False)
 
 
-def rough_distances(block: VectorBlock, query: Matrix, metric: str) -> npt.NDArray[np.float32]:
-    """Distances by matrix-vector products, accurate to `slack`; NaN without a vector."""
+def _number_type(vectors: pa.DataType) -> type[np.floating[Any]]:
+    return np.float64 if pa.types.is_float64(vectors.value_type) else np.float32
+
+
+def rough_distances(block: VectorBlock, query: Matrix, metric: str) -> Matrix:
+    """Distances by matrix-vector products, accurate to `slack`; NaN without a vector.
+
+    Minus infinity where the products overflow or lose digits: only `exact_distances` knows those.
+    """
     # Not `@`: on a busy machine BLAS threads wait for each other, up to 200 ms for 0.1 ms of work.
-    dots = np.empty(block.rows, np.float32)
+    dots = np.empty(block.rows, query.dtype)
     start = 0
     for part in block.parts:
         end = start + len(part)
         np.einsum("ij,j->i", part, query, out=dots[start:end])
         start = end
-    with np.errstate(invalid="ignore", divide="ignore"):
+    norms, length = block.norms, np.einsum("i,i", query, query)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if metric == "dot":
-            return np.where(np.isnan(block.norms), np.float32(np.nan), 1 - dots)
-        length = np.float32(query @ query)
-        if metric == "cosine":
-            return np.asarray(1 - dots / np.sqrt(block.norms * length))
-        return np.asarray(block.norms - 2 * dots + length)
+            rough = 1 - dots
+        elif metric == "cosine":
+            rough = 1 - dots / (np.sqrt(norms) * np.sqrt(length))
+            rough[~(_is_kept(norms) & _is_kept(length))] = -np.inf
+        else:
+            rough = norms - 2 * dots + length
+    rough[~np.isfinite(rough)] = -np.inf
+    rough[np.isnan(norms)] = np.nan
+    return np.asarray(rough)
+
+
+def _is_kept(squares: Any) -> Any:
+    """Where squared lengths neither overflowed nor lost digits."""
+    return np.isfinite(squares) & (squares >= _SMALL)
 
 
 def slack(block: VectorBlock, query: Matrix, metric: str) -> float:
     """The maximum error of a rough distance."""
-    relative = _SLACK * float(np.sqrt(len(query)))
+    relative = _SLACK[query.dtype] * math.sqrt(len(query))
     if metric == "cosine":
         return relative
-    largest = float(np.nanmax(block.norms, initial=0.0)) + float(query @ query)
+    norms = block.norms[np.isfinite(block.norms)]
+    largest = float(norms.max(initial=0.0)) + float(np.einsum("i,i", query, query))
     return relative * (largest + 1.0)
 
 
 def exact_distances(values: npt.NDArray[Any], query: Matrix, metric: str) -> Floats:
     """Distances of a few vectors, summed in double precision."""
     rows, wanted = values.astype(np.float64), query.astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if metric == "dot":
             distances: Floats = 1 - rows @ wanted
         elif metric == "cosine":
-            lengths = np.sqrt((rows * rows).sum(axis=1) * (wanted @ wanted))
+            lengths = np.sqrt((rows * rows).sum(axis=1)) * np.sqrt(wanted @ wanted)
             distances = 1 - (rows @ wanted) / lengths
         else:
             distances = ((rows - wanted) ** 2).sum(axis=1)

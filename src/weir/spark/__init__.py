@@ -32,7 +32,7 @@ from weir.spark.jobs import clone, compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
 from weir.spark.making import TableSpec, open_or_create
 from weir.spark.options import START
-from weir.spark.places import STORAGE, Place
+from weir.spark.places import Place, as_options
 from weir.spark.runner import watched
 from weir.spark.searching import lookup, search
 from weir.spark.session import is_found, require_workers
@@ -170,8 +170,7 @@ def write(
     for name, value in given.items():
         if value is not None:
             writer = writer.option(name, str(value))
-    for name, text in dict(storage_options or {}).items():
-        writer = writer.option(f"{STORAGE}{name}", text)
+    writer = writer.options(**as_options(storage_options))
     if how:
         writer = writer.option(OPTION, how)
     tasks = int(how.partition(":")[0]) if how else 1
@@ -201,12 +200,11 @@ def changes(
     if since == "latest":
         import json
 
-        found = starting_positions(place.open().core, "latest")
+        found = starting_positions(place.current().core, "latest")
         since = json.dumps({str(shard): position for shard, position in found.items()})
     reader = spark.readStream.format("weir")
     starts = {name.lower() for name in START}
     if since is not None or not starts & {name.lower() for name in options or {}}:
         reader = reader.option("startingOffsets", since or "earliest")
-    for name, text in dict(storage_options or {}).items():
-        reader = reader.option(f"{STORAGE}{name}", text)
+    reader = reader.options(**as_options(storage_options))
     return reader.options(**dict(options or {})).load(uri)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from weir.routing.core import Core
 from weir.spark.console import Show, shown
 from weir.spark.failures import unwrap_errors
 from weir.spark.making import TableSpec
-from weir.spark.places import Place, resolved
+from weir.spark.places import Place, backquoted, resolved
 from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.store.api import put_new
@@ -39,6 +40,8 @@ from weir.upkeep.compact.split import fragment_shares
 from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.loads import PreparedLoad, load
 from weir.upkeep.tasks import Progress
+
+logger = logging.getLogger("weir.spark")
 
 _KEY_FILE_ROWS = 4_000_000
 
@@ -51,7 +54,7 @@ class BulkReport:
     rows: int
     files: int
     notes: tuple[str, ...] = ()
-    """What was left undone: indexes that another program changed during the load."""
+    """What was left undone after the commit, and who does it: indexes that could not be updated."""
 
 
 def bulk_load(
@@ -87,16 +90,30 @@ def bulk_load(
     try:
         check_written(df.schema, table.schema, table.primary_key, None)
         with unwrap_errors():
-            report = _load(df, table, place, replace=replace, tasks=tasks, progress=progress)
-            if not indexes:
-                return report
-            runner = SparkRunner(df.sparkSession, place, group="weir-bulk")
-            notes = tidy(table.core, rewrite=False, engine=runner)
-            return dataclasses.replace(report, notes=tuple(notes))
+            report, keys = _load(df, table, place, replace=replace, tasks=tasks, progress=progress)
     except Exception:
         if made:
             _discard(table, place)
         raise
+    core = table.core
+    runner = SparkRunner(df.sparkSession, place, group="weir-bulk")
+    notes = _afterwards("deleting the staged keys (gc does it)", lambda: core.store.delete(keys))
+    if indexes:
+        notes += _afterwards(
+            "updating the indexes (compact does it)",
+            lambda: tidy(core, rewrite=False, engine=runner),
+        )
+    return dataclasses.replace(report, notes=tuple(notes))
+
+
+def _afterwards(what: str, act: Callable[[], list[str] | None]) -> list[str]:
+    """The notes of work after the commit. It cannot fail the load, whose rows are in: a load that
+    is reported as failed is run again (L-7)."""
+    try:
+        return act() or []
+    except Exception as error:  # noqa: BLE001  Spark's too
+        logger.warning("bulk.after.failed work=%s reason=%s", what, error)
+        return [f"all rows are in; {what} failed: {error}"]
 
 
 def _load(
@@ -107,7 +124,8 @@ def _load(
     replace: bool,
     tasks: int | None,
     progress: Show,
-) -> BulkReport:
+) -> tuple[BulkReport, list[str]]:
+    """What was loaded, and the files of staged keys."""
     uri = place.uri
     core = table.core
     job = uuid.uuid4().hex
@@ -133,8 +151,7 @@ def _load(
     with shown(progress, uri, spark) as show:
         runner = SparkRunner(spark, place, group="weir-bulk")
         version, written = load(core, write, job_id=job, replaces=replace, engine=runner)
-    core.store.delete(keys)
-    return BulkReport(version, written.rows, len(written.changes.added))
+    return BulkReport(version, written.rows, len(written.changes.added)), keys
 
 
 def _table(
@@ -173,12 +190,9 @@ def _spread(df: DataFrame, key: Sequence[str], count: int) -> DataFrame:
     """Send all rows of a key to one task, sorted: duplicates are adjacent, files are clustered."""
     if not key:
         return df
-    key = [resolved(name, df.columns) for name in key]
-    quoted = ", ".join("`" + name.replace("`", "``") + "`" for name in key)
-    number = F.expr(f"cast((hash({quoted}) & 2147483647) % {count} as int)")
-    return df.repartitionById(count, number).sortWithinPartitions(
-        *("`" + name.replace("`", "``") + "`" for name in key)
-    )
+    names = [backquoted(resolved(name, df.columns)) for name in key]
+    number = F.expr(f"cast((hash({', '.join(names)}) & 2147483647) % {count} as int)")
+    return df.repartitionById(count, number).sortWithinPartitions(*names)
 
 
 def _write_function(

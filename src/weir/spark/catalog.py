@@ -21,7 +21,7 @@ from weir.spark import procedures, replacing
 from weir.spark.clauses import require_loose, spec_of, statement_of
 from weir.spark.describing import marked_schema
 from weir.spark.making import merge_columns
-from weir.spark.places import ENDING, STORAGE, Place, located
+from weir.spark.places import ENDING, Place, as_options, backquoted, located
 from weir.spark.session import is_connect
 from weir.spark.snapshots import Size
 from weir.spark.source import asked_snapshot, checkpoint_of, columns_at
@@ -59,8 +59,8 @@ def use(
             f"this session already has a catalog {catalog!r} with the root {known}; choose another"
             " name"
         )
-    for name, value in dict(storage_options or {}).items():
-        spark.conf.set(f"{prefix}.{STORAGE}{name}", value)
+    for name, value in as_options(storage_options).items():
+        spark.conf.set(f"{prefix}.{name}", value)
     spark.conf.set(f"{prefix}.root", root)
     spark.conf.set(_PUSHES, "true")
     spark.conf.set(prefix, _CLASS)
@@ -217,12 +217,12 @@ def attach(
     at its first use until `attach` is called again. For names that are always fresh, and for
     DELETE, UPDATE and MERGE, use `register(spark, catalog=..., root=...)`.
     """
-    storage = {f"{STORAGE}{name}": text for name, text in dict(storage_options or {}).items()}
+    storage = as_options(storage_options)
     found = [str(name) for name in _tables({"weir.root": root, **storage}).fieldNames()]
     for name in found:
         options = {"path": located({"weir.root": root, "weir.name": name}), **storage}
         told = ", ".join(f"`{key}` {_quoted(value)}" for key, value in options.items())
-        view = "`" + name.replace("`", "``") + "`"
+        view = backquoted(name)
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} USING weir OPTIONS ({told})")
     return found
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from weir.errors import CommitConflict, InvalidInput
 from weir.spark.failures import unwrap_errors
 from weir.spark.frames import frame_of
-from weir.spark.places import STORAGE, Place, resolved
+from weir.spark.places import Place, as_options, backquoted, resolved
 from weir.spark.reruns import NamedStatement
 from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.source import parts_of
@@ -126,8 +126,8 @@ def merge(
                 f" of the table ({names}); they have {df.columns}"
             )
         left, right = incoming.alias("incoming"), current.alias("current")
-        on = [F.col(f"incoming.{_quoted(k)}") == F.col(f"current.{_quoted(k)}") for k in key]
-        there = F.col(f"current.{_quoted(key[0])}").isNotNull()
+        on = [F.col(f"incoming.{backquoted(k)}") == F.col(f"current.{backquoted(k)}") for k in key]
+        there = F.col(f"current.{backquoted(key[0])}").isNotNull()
         joined = left.join(right, on, "left")
         keeps = there if when is None else there & F.expr(when)
         wanted = F.lit(False) if matched == "ignore" else keeps
@@ -152,8 +152,8 @@ def _merged(
     new = _expressions(matched, names, key) if isinstance(matched, Mapping) else None
     columns = []
     for name in names:
-        theirs = F.col(f"current.{_quoted(name)}")
-        ours = F.col(f"incoming.{_quoted(name)}") if name in given else F.lit(None)
+        theirs = F.col(f"current.{backquoted(name)}")
+        ours = F.col(f"incoming.{backquoted(name)}") if name in given else F.lit(None)
         if new is not None:
             kept = F.expr(new[name]) if name in new else theirs
         else:
@@ -232,8 +232,7 @@ def _write(
     deletes = F.sum(F.col(_DELETE).cast("long"))
     counted = changed.observe(seen, F.count(F.lit(1)).alias("all"), deletes.alias("deleted"))
     writer = counted.write.format("weir").mode("append").option("deleteColumn", _DELETE)
-    for name, text in place.storage.items():
-        writer = writer.option(f"{STORAGE}{name}", text)
+    writer = writer.options(**as_options(place.storage))
     if statement_id is not None:
         writer = writer.option("statementId", statement_id)
     with unwrap_errors():
@@ -243,9 +242,5 @@ def _write(
     return int(told["all"]) - gone, gone
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _column(name: str) -> Column:
-    return F.col(_quoted(name))
+    return F.col(backquoted(name))

@@ -84,11 +84,13 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_options(options, FEED, "the change feed")
         one_start(options)
         self._place = Place.of(options)
-        require_typed(schema, lambda: self._place.current().schema)
+        table = self._place.current()
+        self._table_id = str(table.core.record.table_id)
+        require_typed(schema, lambda: table.schema)
         self._schema = schema
         # By name a feed has all columns of the table; by path, those that it began with.
         named = "weir.name" in options
-        self._columns = schema.fieldNames() if named else self._place.current().schema.names
+        self._columns = schema.fieldNames() if named else table.schema.names
         self._metadata = wants_metadata(options)
         if self._metadata:
             require_columns(schema, METADATA)
@@ -111,7 +113,13 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached: dict[UUID, int] = {}
         self._seen: tuple[float, dict[UUID, int]] | None = None
         self._load: tuple[float, int] | None = None
+        self._waits: tuple[object, dict[str, dict[str, int]]] | None = None
+        """What waits, for the ends of the logs and the positions that it was asked of."""
         self._routings = Routings()
+
+    def _table(self) -> weir.Table:
+        """The table that the query began with, in whatever process this is."""
+        return self._place.planned(self._table_id)
 
     # -- planning, in one process that lives as long as the query --------------------------------
 
@@ -122,7 +130,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first
 
     def _initial(self) -> Offset:
-        core = self._place.open().core
+        core = self._table().core
         at_moment = self._version is not None or self._time is not None
         if self._start == "snapshot" and not at_moment:
             return {"v": 1, "positions": None}
@@ -147,7 +155,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begins(self) -> tuple[dict[UUID, int], int | None]:
         """Positions of the starting checkpoint or time, the same on every call; and its load."""
-        table = self._place.open()
+        table = self._table()
         if self._version is not None:
             pinned = checkpoint_named(table, self._version, "startingVersion")
             positions = positions_at(table.core, pinned.shards, pinned.base_version)
@@ -158,7 +166,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far the next batch goes."""
-        table = self._place.open()
+        table = self._table()
         if start["positions"] is None:
             return self._snapshot_offset(table)
         head = self._target if self._target is not None else self._tips()
@@ -211,9 +219,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Take a snapshot that Spark's checkpoint keeps, so that a replay reads the same rows."""
         consumer = self._consumer()
         for _ in table.core.env.attempts():
-            snapshot = table.snapshot("durable")
-            through = positions_at(table.core, snapshot.cuts, snapshot.base_version)
-            load = load_number(table.core, snapshot.base_version)
+            offset = self._taken(table)
+            through, load = positions_of(offset), offset["load"]
             if consumer is not None:
                 consumer.register(through, load=load)
                 consumer.move(through, load)
@@ -224,7 +231,14 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{table.uri}: again and again gc collected entries after the"
                 f" snapshot before consumer {self._name!r} could hold them; restart the query"
             )
-        self._reached = dict(through)
+        self._reached = through
+        return offset
+
+    def _taken(self, table: weir.Table) -> Offset:
+        """The rows of now, as an offset to begin after."""
+        snapshot = table.snapshot("durable")
+        through = positions_at(table.core, snapshot.cuts, snapshot.base_version)
+        load = load_number(table.core, snapshot.base_version)
         return {**offset_of(through, load), "snapshot": snapshot.to_json()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -237,19 +251,18 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """The tips of the logs, the table, and how far the last planned batch is behind them."""
-        table, head = self._place.open(), self._tips()
-        return {
-            **offset_of(head),
-            "table": table.uri,
-            "behind": behind(table.core, self._reached, head),
-        }
+        table, head = self._table(), self._tips()
+        if self._waits is None or self._waits[0] != (head, self._reached):
+            told = behind(table.core, self._reached, head)
+            self._waits = ((head, dict(self._reached)), told)
+        return {**offset_of(head), "table": table.uri, "behind": self._waits[1]}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the positions where the run ends."""
-        self._target = tips(self._place.open().core, self._routings)
+        self._target = tips(self._table().core, self._routings)
 
     def _tips(self) -> dict[UUID, int]:
-        core = self._place.open().core
+        core = self._table().core
         now = core.env.clock.boottime()
         if self._seen is None or now - self._seen[0] > POLL:
             self._seen = (now, tips(core, self._routings))
@@ -257,7 +270,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """One for each shard with entries to read, or those of the initial snapshot."""
-        table = self._place.open()
+        table = self._table()
         self._require_columns(table)
         if start["positions"] is None:
             snapshot = Snapshot.from_json(end["snapshot"])
@@ -322,7 +335,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _named(self) -> Consumer:
         assert self._name is not None, "whoever calls this has looked"
-        return Consumer(self._place.open().core.store, self._name, self._ttl)
+        return Consumer(self._table().core.store, self._name, self._ttl)
 
     # -- reading, in tasks -----------------------------------------------------------------------
 
@@ -332,7 +345,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from without_traceback(self._read(partition.value))
 
     def _read(self, part: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        table = self._place.open()
+        table = self._table()
         target = arrow_schema(self._schema)
         if "snapshot" in part:
             yield from self._snapshot(table, part, target)

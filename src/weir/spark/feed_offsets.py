@@ -125,19 +125,25 @@ def behind(
     Bytes and rows are extrapolated from the first entries. Rows are counted in up to eight entries
     of a megabyte together, and "rows" is left out when those entries were collected.
     """
-    found = {}
-    for shard, last in head.items():
-        start = reached.get(shard, 0)
-        if last > start:
-            sizes = core.log(shard).sizes(start, min(last - start, _LOOKED_AT))
-            nbytes = sum(sizes) * (last - start) // len(sizes)
-            found[str(shard)] = {"entries": last - start, "bytes": nbytes}
-            with contextlib.suppress(SnapshotExpired, MissingEntry):
-                count, rows = _counted(core, shard, start, sizes)
-                seen = sum(sizes[:count])
-                whole = count == last - start or not seen
-                found[str(shard)]["rows"] = rows if whole else rows * nbytes // seen
-    return found
+    waits = [shard for shard, last in head.items() if last > reached.get(shard, 0)]
+
+    def ask(shard: UUID) -> dict[str, int]:
+        return _behind(core, shard, reached.get(shard, 0), head[shard])
+
+    found = core.env.threads.map(ask, waits, workers=core.workers)
+    return {str(shard): told for shard, told in zip(waits, found, strict=True)}
+
+
+def _behind(core: Core, shard: UUID, start: int, last: int) -> dict[str, int]:
+    sizes = core.log(shard).sizes(start, min(last - start, _LOOKED_AT))
+    nbytes = sum(sizes) * (last - start) // len(sizes)
+    told = {"entries": last - start, "bytes": nbytes}
+    with contextlib.suppress(SnapshotExpired, MissingEntry):
+        count, rows = _counted(core, shard, start, sizes)
+        seen = sum(sizes[:count])
+        whole = count == last - start or not seen
+        told["rows"] = rows if whole else rows * nbytes // seen
+    return told
 
 
 def _counted(core: Core, shard: UUID, start: int, sizes: Sequence[int]) -> tuple[int, int]:

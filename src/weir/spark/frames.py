@@ -35,8 +35,9 @@ def _scan_function(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                table = place.open()
-                for rows in read_part(table, parts[number], columns=target.names, filter=filter):
+                part = parts[number]
+                table = place.planned(part["table"])
+                for rows in read_part(table, part, columns=target.names, filter=filter):
                     yield to_spark(rows, target)
 
     return run

@@ -67,7 +67,7 @@ class ImageFeed(WeirFeed):
         self._before: UUID | None = None
 
     def _initial(self) -> Offset:
-        table = self._place.open()
+        table = self._table()
         if self._version is None and self._time is None:
             return {"v": 1, "positions": None}
         pinned = _pinned(table, "starting", self._version, self._time)
@@ -88,7 +88,7 @@ class ImageFeed(WeirFeed):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far the next batch goes: to a checkpoint made for it, or towards one."""
-        table = self._place.open()
+        table = self._table()
         if start["positions"] is None:
             return self._snapshot_offset(table)
         here = positions_of(start)
@@ -112,30 +112,16 @@ class ImageFeed(WeirFeed):
     def _label(self) -> str:
         return f"feed of {self._name}"
 
-    def _snapshot_offset(self, table: weir.Table) -> Offset:
-        consumer = self._named()
-        for _ in table.core.env.attempts():
-            pinned = self._pin(table)
-            through, offset = (
-                positions_at(table.core, pinned.shards, pinned.base_version),
-                _offset_at(table, pinned),
-            )
-            consumer.register(through, load=offset["load"])
-            consumer.move(through, offset["load"])
-            if not passed_by(table.core, through):
-                self._reached = through
-                snapshot = pinned_snapshot(table.core, pinned)
-                return {**offset, "snapshot": snapshot.to_json()}
-        raise SnapshotExpired(
-            f"{table.uri}: again and again gc collected entries after the"
-            f" snapshot before consumer {self._name!r} could hold them; restart the query"
-        )
+    def _taken(self, table: weir.Table) -> Offset:
+        pinned = self._pin(table)
+        snapshot = pinned_snapshot(table.core, pinned)
+        return {**_offset_at(table, pinned), "snapshot": snapshot.to_json()}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """One for each shard with entries to read, or those of the initial snapshot."""
         if start["positions"] is None:
             return super().partitions(start, end)
-        table = self._place.open()
+        table = self._table()
         self._require_columns(table)
         pinned = _found(table, start)
         kept = self._named().positions() or {}
@@ -153,7 +139,7 @@ class ImageFeed(WeirFeed):
         """Spark has recorded everything up to `end`: release what lies before its checkpoint."""
         if end["positions"] is None:
             return
-        core = self._place.open().core
+        core = self._table().core
         with contextlib.suppress(CheckpointNotFound):
             pinned = checkpoints.refresh(core, UUID(end["checkpoint"]), self._ttl)
             self._named().move(
@@ -168,7 +154,7 @@ class ImageFeed(WeirFeed):
     def _read(self, part: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         if "snapshot" in part:
             return super()._read(part)
-        return read_images(self._place.open(), part, arrow_schema(self._schema))
+        return read_images(self._table(), part, arrow_schema(self._schema))
 
 
 class ChangesBetween(DataSourceReader):
@@ -209,8 +195,9 @@ class ChangesBetween(DataSourceReader):
         for shard, end in through.items():
             if end > after.get(shard, 0):
                 require_above_floor(table, shard, after.get(shard, 0))
+        table_id = str(table.core.record.table_id)
         return [
-            InputPartition(part)
+            InputPartition({**part, "table": table_id})
             for part in image_parts(table, first.id, after, through, held=False)
         ]
 
@@ -218,7 +205,8 @@ class ChangesBetween(DataSourceReader):
         """The rows of one partition, in order."""
         if partition.value is not None:
             target = arrow_schema(self._schema)
-            yield from without_traceback(read_images(self._place.open(), partition.value, target))
+            table = self._place.planned(partition.value["table"])
+            yield from without_traceback(read_images(table, partition.value, target))
 
 
 def _pinned(table: weir.Table, which: str, version: str | None, time: str | None) -> Checkpoint:

@@ -65,7 +65,7 @@ def compact(
     """
     _check_engine(engine)
     place = Place(uri, dict(storage_options or {}))
-    table = place.open()
+    table = place.current()
     runner = _runner(spark, place, table, engine)
     with shown(progress, uri, _at_work(spark, runner)) as tell:
         return compaction.compact(
@@ -136,7 +136,7 @@ def gc(
     """
     _check_engine(engine)
     place = Place(uri, dict(storage_options or {}))
-    table = place.open()
+    table = place.current()
     if dry_run:
         return table.gc(min_age, fence_retention, dry_run=True, kinds=kinds, veto=veto)
     report, batches = collect.plan(

@@ -21,7 +21,7 @@ import weir
 from weir.errors import InvalidInput
 from weir.format.bucket import bucket
 from weir.format.sharding import Bucket, Identity
-from weir.spark.places import resolved
+from weir.spark.places import backquoted, resolved
 
 OPTION: Final = "layout"
 """'n:column': each row is in the task of its bucket of n. Set by `weir.spark.write`."""
@@ -105,10 +105,10 @@ def lay_out(
     if layout.column is None:
         spread = df.repartitionById(1, F.lit(0))
     else:
-        name = resolved(layout.column, df.columns).replace("`", "``")
+        name = backquoted(resolved(layout.column, df.columns))
         stored = schema[layout.column].dataType.simpleString()
         number = F.expr(
-            f"(hash({SEED_ZERO}, cast(`{name}` as {stored})) & 2147483647) % {layout.tasks}"
+            f"(hash({SEED_ZERO}, cast({name} as {stored})) & 2147483647) % {layout.tasks}"
         )
         spread = df.repartitionById(layout.tasks, number.cast(IntegerType()))
     return spread.sortWithinPartitions(*sort) if sort else spread

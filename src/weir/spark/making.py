@@ -13,7 +13,6 @@ from pyspark.sql.types import StructType
 import weir
 from weir.config import WriterConfig
 from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
-from weir.format.schema import TOMBSTONE
 from weir.format.sharding import Bucket, Identity, PerWriter, Sharding
 from weir.spark.places import Place, flag, names, number, resolved
 from weir.spark.types import arrow_schema, columns_of
@@ -109,7 +108,7 @@ def open_or_create(
                 f"{absent}. To create it with this write, set the option primaryKey ('id', 'a,b',"
                 " or '' for an append-only table), and buckets or shardBy for more than one shard"
             ) from None
-        fields = [f for f in arrow_schema(schema) if f.name not in (delete_column, TOMBSTONE)]
+        fields = [f for f in arrow_schema(schema) if f.name != delete_column]
         return spec.create(place, pa.schema(fields))
 
 
@@ -127,7 +126,7 @@ def merge_columns(
     fields = [
         _loose(field, required=False)
         for name, field in zip(given, arrow_schema(schema), strict=True)
-        if name not in (*table.schema.names, delete_column, TOMBSTONE)
+        if name not in (*table.schema.names, delete_column)
     ]
     if not fields:
         return

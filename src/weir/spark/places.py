@@ -10,7 +10,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
+from uuid import UUID
 
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
@@ -87,54 +88,64 @@ class Place:
         uri: str, storage_options: Mapping[str, str] | None, options: Mapping[str, str] | None
     ) -> Place:
         """From the arguments of a function that hands `options` on to the data source."""
-        storage = {f"{STORAGE}{name}": text for name, text in dict(storage_options or {}).items()}
         low = {name.lower(): text for name, text in dict(options or {}).items()}
-        return Place.at(uri, {**low, **storage})
-
-    def open(self) -> weir.Table:
-        """Open the table; all tasks of this process share one handle, and so its caches."""
-        return self._opened().table
-
-    def writers(self) -> ShardWriters:
-        """The writers of the handle that `open` returns."""
-        return self._opened().writers
-
-    def _opened(self) -> _Opened:
-        found = _OPEN.get(self._key())
-        if found is None:
-            table = weir.open(self.uri, storage_options=dict(self.storage), wal_uri=self.wal_uri)
-            found = _OPEN[self._key()] = _Opened(table, ShardWriters(table.core))
-            _keep_imports()
-        return found
-
-    def planned(self, table_id: str) -> weir.Table:
-        """The table that a read was planned on: this process may still know one that was dropped
-        at its place."""
-        if str(self.open().core.record.table_id) != table_id:
-            self.forget()
-        return self.open()
+        return Place.at(uri, {**low, **as_options(storage_options)})
 
     def current(self) -> weir.Table:
-        """Open the table and read its record again: for planning a read or routing rows.
+        """The table that is here now: for whatever is planned here, a read, a write or upkeep.
 
-        It may have been resharded, or dropped and created again, since this process opened it. A
-        list and a get.
+        It may have been resharded, or dropped and created again, since this process opened it: its
+        record is read again, a list and a get. All work of this process shares one handle, and so
+        its caches.
         """
-        table = self.open()
+        table = self._opened().table
         try:
             table.core.refresh()
         except NotAWeirTable:
             self.forget()
-            table = self.open()
+            table = self._opened().table
         return table
+
+    def planned(self, table_id: UUID | str) -> weir.Table:
+        """The table with that id: for tasks and later steps of what was planned on `current`.
+
+        `NotAWeirTable` if another table is here now. No request where it is open.
+        """
+        wanted = str(table_id)
+        if _id_of(self._opened().table) != wanted:
+            self.forget()  # this process may still know one that was dropped here
+        table = self._opened().table
+        if _id_of(table) != wanted:
+            raise NotAWeirTable(
+                f"{self.uri}: the table was dropped and created again since this was planned; run"
+                " it again"
+            )
+        return table
+
+    def writers(self) -> ShardWriters:
+        """The writers of the handle that `current` or `planned` returned."""
+        return self._opened().writers
+
+    def _opened(self) -> _Opened:
+        key = (os.getpid(), self.uri, self.wal_uri)  # Spark's workers are forks of one another
+        found = _OPEN.get(key)
+        if found is None or found.storage != self.storage:  # credentials may rotate
+            table = weir.open(self.uri, storage_options=dict(self.storage), wal_uri=self.wal_uri)
+            found = _Opened(table, ShardWriters(table.core), self.storage)
+            _OPEN.pop(key, None)
+            _OPEN[key] = found
+            for oldest in list(_OPEN)[:-_MOST_OPEN]:
+                _OPEN.pop(oldest, None)
+            _keep_imports()
+        return found
 
     def forget(self) -> None:
         """Drop the cached handle of a table that was removed."""
-        _OPEN.pop(self._key(), None)
+        _OPEN.pop((os.getpid(), self.uri, self.wal_uri), None)
 
-    def _key(self) -> Any:
-        # The process is part of the key: Spark's workers are forks of one another.
-        return (os.getpid(), self.uri, self.wal_uri, tuple(sorted(self.storage.items())))
+
+def _id_of(table: weir.Table) -> str:
+    return str(table.core.record.table_id)
 
 
 @dataclass(frozen=True)
@@ -143,9 +154,13 @@ class _Opened:
 
     table: weir.Table
     writers: ShardWriters
+    storage: Mapping[str, str] = field(repr=False)
 
 
-_OPEN: dict[Any, _Opened] = {}
+_MOST_OPEN: Final = 64
+"""Tables of which a process keeps a handle, with its caches and writers."""
+_OPEN: dict[tuple[int, str, str | None], _Opened] = {}
+"""One handle for each place, the one opened last at the end."""
 
 
 def _keep_imports() -> None:
@@ -205,6 +220,16 @@ def _referenced(name: str) -> dict[str, str]:
             f"option {FROM}: the environment variable {name!r} must hold a JSON object of storage"
             f" options, on the driver and on every executor (spark.executorEnv.{name})"
         ) from None
+
+
+def as_options(storage: Mapping[str, str] | None) -> dict[str, str]:
+    """Storage options as options of the data source."""
+    return {f"{STORAGE}{name}": text for name, text in dict(storage or {}).items()}
+
+
+def backquoted(name: str) -> str:
+    """A name in Spark's SQL, whatever characters it holds."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:

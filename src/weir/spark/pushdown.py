@@ -1,18 +1,14 @@
 """Translate filters that Spark pushes down into SQL for Lance, to read fewer rows.
 
-Spark evaluates every filter again, so the SQL may keep a row too many, but never one too few: only
-comparisons that mean the same in both are translated. Left to Spark are numbers that the column
-cannot hold, comparisons with 0.0 (-0.0 equals it in Spark only), 32-bit floats, times in other
-units than Spark's, and everything else.
+Only comparisons that mean exactly the same in both are translated: Spark evaluates the filters of a
+read again, but those of a DELETE only Lance evaluates. The rest is left to Spark
+(`weir.lake.literals.comparable`).
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import math
 from collections.abc import Iterable
-from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -29,6 +25,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from weir.lake.literals import comparable, literal
 from weir.spark.source import WeirReader
 
 _SIGNS: Final = {
@@ -65,11 +62,11 @@ def as_sql(filter: Filter, schema: pa.Schema) -> str | None:
     if isinstance(filter, IsNotNull):
         return f"{name} IS NOT NULL"
     if isinstance(filter, In):
-        values = [_literal(value, dtype) for value in filter.value]
+        values = [comparable(value, dtype) for value in filter.value]
         if not values or len(values) > _MANY or None in values:
             return None
         return f"{name} IN ({', '.join(str(value) for value in values)})"
-    value = _literal(getattr(filter, "value", None), dtype)
+    value = comparable(getattr(filter, "value", None), dtype)
     if value is None:
         return None
     if isinstance(filter, EqualNullSafe):
@@ -80,8 +77,10 @@ def as_sql(filter: Filter, schema: pa.Schema) -> str | None:
     if sign is None:
         return None
     text = f"{name} {sign} {value}"
-    # To Spark every NaN is greater than all numbers, to Lance only some are.
-    return f"({text} OR isnan({name}))" if pa.types.is_float64(dtype) and ">" in sign else text
+    if not pa.types.is_float64(dtype) or sign == "=":
+        return text
+    # To Spark every NaN is greater than all numbers, to Lance one with its sign bit set is less.
+    return f"({text} OR isnan({name}))" if ">" in sign else f"({text} AND NOT isnan({name}))"
 
 
 def _type_of(column: tuple[str, ...], schema: pa.Schema) -> pa.DataType | None:
@@ -97,55 +96,4 @@ def _type_of(column: tuple[str, ...], schema: pa.Schema) -> pa.DataType | None:
 
 
 def _prefix(name: str, start: str) -> str | None:
-    return None if not start else f"starts_with({name}, {_quoted(start)})"
-
-
-def _literal(value: Any, dtype: pa.DataType) -> str | None:
-    if pa.types.is_boolean(dtype) and isinstance(value, bool):
-        return str(value).lower()
-    if pa.types.is_integer(dtype) and isinstance(value, int) and not isinstance(value, bool):
-        return str(value) if value in _numbers(dtype) else None
-    if _is_text(dtype) and isinstance(value, str):
-        return _quoted(value)
-    if pa.types.is_date32(dtype) and type(value) is dt.date:
-        return f"date '{value.isoformat()}'"
-    if pa.types.is_float64(dtype) and isinstance(value, float):
-        return repr(value) if math.isfinite(value) and value else None
-    if pa.types.is_decimal128(dtype) and isinstance(value, Decimal):
-        return _decimal(value, dtype)
-    if pa.types.is_timestamp(dtype) and isinstance(value, dt.datetime):
-        return _time(value, dtype)
-    return None
-
-
-def _decimal(value: Decimal, dtype: pa.Decimal128Type) -> str | None:
-    try:
-        told = pa.scalar(value, dtype).as_py()
-    except pa.ArrowInvalid:
-        return None  # more digits than the column has
-    return f"cast('{told:f}' as decimal({dtype.precision},{dtype.scale}))"
-
-
-def _time(value: dt.datetime, dtype: pa.TimestampType) -> str | None:
-    """Spark's times are microseconds; those with a zone arrive in it, with the offset."""
-    if dtype.unit != "us" or (value.tzinfo is None) != (dtype.tz is None):
-        return None
-    told = value if value.tzinfo is None else value.astimezone(dt.UTC)
-    return f"timestamp '{told.isoformat(sep=' ', timespec='microseconds')}'"
-
-
-def _numbers(dtype: pa.DataType) -> range:
-    """The numbers of an integer type that can be written as literals of it."""
-    if pa.types.is_unsigned_integer(dtype):
-        # A literal is a signed number of 64 bits.
-        return range(min(1 << dtype.bit_width, 1 << 63))
-    # Without the least one: it is parsed as the negative of a number that is too large.
-    return range(1 - (1 << (dtype.bit_width - 1)), 1 << (dtype.bit_width - 1))
-
-
-def _is_text(dtype: pa.DataType) -> bool:
-    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return None if not start else f"starts_with({name}, {literal(start)})"

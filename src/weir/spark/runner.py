@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,9 @@ class SparkRunner:
             return []
         texts = [json.dumps(task) for task in tasks]
         kind = str(tasks[0]["run"]).partition(".")[0]
-        frame = run_each(self._spark, texts, _task_function(self._place, texts), _RESULT)
+        frame = run_each(
+            self._spark, texts, _task_function(self._place, core.record.table_id, texts), _RESULT
+        )
         watch = watched(self._spark, f"{self._group} {core.uri}", kind, len(tasks), progress)
         with unwrap_errors(), watch:
             rows = frame.collect()
@@ -73,12 +76,13 @@ def run_each(
 
 
 def _task_function(
-    place: Place, texts: Sequence[str]
+    place: Place, table_id: UUID, texts: Sequence[str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                result = run_task(place.open().core, json.loads(texts[number]))
+                core = place.planned(table_id).core
+                result = run_task(core, json.loads(texts[number]))
                 yield pa.RecordBatch.from_pydict(
                     {"number": pa.array([number], pa.int64()), "result": [json.dumps(result)]}
                 )

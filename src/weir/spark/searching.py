@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,12 +58,13 @@ def search(
         ]
     )
     wanted = {"k": k, "filter": filter, "freshness": freshness, "checkpoint": checkpoint}
-    run = _search_function(place, column, query, row, schema, wanted)
+    run = _search_function(place, table.core.record.table_id, column, query, row, schema, wanted)
     return queries.mapInArrow(run, schema)
 
 
 def _search_function(
     place: Place,
+    table_id: UUID,
     column: str,
     query: str,
     row: StructType,
@@ -70,7 +72,7 @@ def _search_function(
     wanted: Mapping[str, Any],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = place.open()
+        table = place.planned(table_id)
         target, names = arrow_schema(schema), row.fieldNames()
         for batch in batches:
             for number in range(batch.num_rows):
@@ -127,7 +129,8 @@ def lookup(
     row = _found(table.schema, columns)
     schema = StructType([*keys.schema.fields, StructField(FOUND, row)])
     wanted = {"freshness": freshness, "checkpoint": checkpoint}
-    return keys.mapInArrow(_lookup_function(place, names, row, schema, wanted), schema)
+    run = _lookup_function(place, table.core.record.table_id, names, row, schema, wanted)
+    return keys.mapInArrow(run, schema)
 
 
 def _found(schema: pa.Schema, columns: Sequence[str] | None) -> StructType:
@@ -138,13 +141,14 @@ def _found(schema: pa.Schema, columns: Sequence[str] | None) -> StructType:
 
 def _lookup_function(
     place: Place,
+    table_id: UUID,
     names: Sequence[str],
     row: StructType,
     schema: StructType,
     wanted: Mapping[str, Any],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = place.open()
+        table = place.planned(table_id)
         target, shape = arrow_schema(schema), arrow_schema(row)
         key = table.primary_key
         types = pa.schema([table.schema.field(name) for name in key])

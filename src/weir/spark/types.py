@@ -196,7 +196,7 @@ def check_written(
     Names match as in Spark: a name that differs from a table's column only in case is that column.
     """
     there = columns_of(given.fieldNames(), schema, delete_column)
-    extra = sorted(set(there) - set(schema.names) - {delete_column, TOMBSTONE})
+    extra = sorted(set(there) - set(schema.names) - {delete_column})
     if extra:
         raise SchemaMismatch(
             f"the table has no column {extra[0]!r}; it has {schema.names}. Drop it, name it in the"
@@ -227,7 +227,12 @@ def require_castable(name: str, have: pa.DataType, want: pa.DataType) -> None:
 
 def columns_of(given: Sequence[str], schema: pa.Schema, delete_column: str | None) -> list[str]:
     """The table's name of each column of a DataFrame; `SchemaMismatch` when two are the same."""
-    names = [n if n in (delete_column, TOMBSTONE) else resolved(n, schema.names) for n in given]
+    if TOMBSTONE in given and delete_column != TOMBSTONE:
+        raise SchemaMismatch(
+            f"the DataFrame has a column {TOMBSTONE!r}, a name that weir keeps for itself; drop it,"
+            " or name it in the option deleteColumn if it marks deletes"
+        )
+    names = [n if n == delete_column else resolved(n, schema.names) for n in given]
     for name in names:
         if names.count(name) > 1:
             raise SchemaMismatch(
@@ -249,11 +254,10 @@ def from_spark(
             index = names.index(field.name)
             columns.append(_back(batch.column(index), field))
             fields.append(pa.field(field.name, field.type))
-    marked = delete_column or (TOMBSTONE if TOMBSTONE in batch.schema.names else None)
-    if marked is not None:
-        deletes = batch.column(marked)
+    if delete_column is not None:
+        deletes = batch.column(delete_column)
         if not pa.types.is_boolean(deletes.type):
-            raise SchemaMismatch(f"deleteColumn {marked!r} is {deletes.type}, not boolean")
+            raise SchemaMismatch(f"deleteColumn {delete_column!r} is {deletes.type}, not boolean")
         columns.append(deletes.fill_null(False))
         fields.append(pa.field(TOMBSTONE, pa.bool_()))
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))

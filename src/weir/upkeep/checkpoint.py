@@ -7,7 +7,7 @@ few small objects; the pinned files are shared with the live table and protected
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 from uuid import UUID
 
@@ -94,16 +94,19 @@ def before(core: Core, time: datetime) -> Checkpoint:
     """The newest checkpoint made at or before that time; `CheckpointNotFound`, `InvalidInput`."""
     if time.tzinfo is None:
         raise InvalidInput(f"{time} has no time zone; give one, e.g. tzinfo=datetime.UTC")
-    made = [
-        found
-        for found in checkpoints(core)
-        if found.created <= time.timestamp() and not found.base_only and found.owner is None
-    ]
+    there = [one for one in checkpoints(core) if not one.base_only and one.owner is None]
+    there.sort(key=lambda one: one.created)
+    made = [one for one in there if one.created <= time.timestamp()]
     if not made:
+        nearest = "it has none"
+        if there:
+            first = datetime.fromtimestamp(there[0].created, UTC)
+            nearest = f"the first is {there[0].name or there[0].id}, of {first:%Y-%m-%d %H:%M:%S%z}"
         raise CheckpointNotFound(
-            f"{core.uri}: no checkpoint was made at or before {time}; table.checkpoints() lists all"
+            f"{core.uri}: no checkpoint was made at or before {time}; {nearest}. Only checkpoints"
+            " keep old versions; table.checkpoints() lists all"
         )
-    return max(made, key=lambda found: found.created)
+    return made[-1]
 
 
 def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:

@@ -47,7 +47,7 @@ def _move_after_commit(sink: ModuleType) -> None:
 def _moving(commit: Callable[..., None]) -> Callable[..., None]:
     def moving(self: Any, *args: Any) -> None:
         commit(self, *args)
-        _move(self._sink.place.open())
+        _move(self._sink.place.current())
 
     return moving
 

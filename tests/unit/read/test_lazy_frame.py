@@ -106,8 +106,9 @@ def test_what_lance_can_filter_is_pushed_down(table: weir.Table) -> None:
     assert pushed["mirrored"] == "`id` < 12"
     assert pushed["text"] == "(`s` = 'it''s') OR (`s` > 'y')"
     assert pushed["float"] == "`f` <= 1.1 OR isnan(`f`)"
-    assert pushed["day"] == "`day` >= date '2024-01-05'"
-    assert pushed["time"] == "`at` < timestamp '2024-01-01 00:00:04.002000'"
+    assert pushed["day"] == "`day` >= DATE '2024-01-05'"
+    moment = "'2024-01-01T00:00:04.002000Z', 'Timestamp(Microsecond, Some(\"UTC\"))'"
+    assert pushed["time"] == f"`at` < arrow_cast({moment})"
     assert pushed["between"] == "(`id` >= 5) AND (`id` < 9)"
     assert pushed["function"] == "(`id` < 30)"  # the rest is left to polars
     left = {name for name, sql in pushed.items() if sql is None}

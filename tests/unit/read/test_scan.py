@@ -10,6 +10,7 @@ import lance
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pytest
 
 import weir
@@ -68,10 +69,43 @@ def test_an_offset_leaves_out_so_many_rows(table: weir.Table, offset: int, limit
     assert scan.count() == scan.to_table().num_rows == expected
 
 
-@pytest.mark.parametrize("wrong", [{"offset": -1}, {"offset": 1.5}, {"order_by": [("v", "up")]}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"offset": -1},
+        {"offset": 1.5},
+        {"batch_size": "10"},
+        {"batch_size": 2.5},
+        {"order_by": [("v", "up")]},
+        {"order_by": 3},
+        {"order_by": [3]},
+        {"order_by": [("v",)]},
+    ],
+    ids=str,
+)
 def test_a_wrong_offset_or_order_is_refused(table: weir.Table, wrong: dict) -> None:
     with pytest.raises(weir.InvalidInput, match=next(iter(wrong))):
         table.scan(**wrong)
+
+
+@pytest.mark.parametrize("worker", [None, (0,), (1, 1), ("0", 1), 3], ids=str)
+def test_a_wrong_worker_of_a_loader_is_refused(table: weir.Table, worker: object) -> None:
+    scan = table.scan()
+    with pytest.raises(weir.InvalidInput, match=r"worker must be \(index, count\)"):
+        scan.loader(worker=worker)  # type: ignore[arg-type]
+
+
+def test_a_scan_of_what_is_not_there_is_refused_however_it_is_read(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("e", pa.list_(pa.float32(), 2))])
+    made = weir.create(tmp_path / "t", schema)
+    for wrong in ({"columns": ["nope"]}, {"order_by": "nope"}, {"order_by": "e"}):
+        for read in (Scan.count, Scan.to_table, Scan.explain):
+            scan = made.scan(**wrong)
+            with pytest.raises(weir.InvalidInput, match=r"'nope'|no order"):
+                read(scan)
+    told = made.scan(offset=3, order_by=[("id", "descending")]).explain()
+    assert "offset    3" in told
+    assert "order by  id descending" in told
 
 
 def test_frames_of_pandas_and_polars_hold_the_rows(table: weir.Table) -> None:
@@ -132,13 +166,13 @@ def test_datafusion_pushes_columns_and_filters_into_a_dataset(table, monkeypatch
 
 def test_the_head_of_a_dataset_reads_no_more_rows_than_wanted(table, monkeypatch) -> None:
     limits: list[int | None] = []
-    read = Scan.to_table
+    read = Scan.to_reader
 
-    def watched(scan: Scan) -> pa.Table:
+    def watched(scan: Scan) -> pa.RecordBatchReader:
         limits.append(scan._limit)
         return read(scan)
 
-    monkeypatch.setattr(Scan, "to_table", watched)
+    monkeypatch.setattr(Scan, "to_reader", watched)
     dataset = table.scan().to_dataset()
     assert dataset.head(3).num_rows == 3
     assert dataset.head(3, columns=["id"]).column_names == ["id"]
@@ -151,6 +185,34 @@ def test_a_dataset_without_columns_has_rows_and_no_columns(table) -> None:
     assert dataset.to_table(columns=[]).shape == (30, 0)
     assert dataset.scanner(columns=[]).to_reader().schema.names == []
     assert sum(batch.num_rows for batch in dataset.to_batches(columns=[])) == 30
+
+
+def test_pyarrow_writes_takes_and_filters_the_rows_of_a_dataset(table, tmp_path: Path) -> None:
+    dataset = table.scan(["id"]).to_dataset()
+    pads.write_dataset(dataset, tmp_path / "out", format="parquet")
+    assert pads.dataset(tmp_path / "out").count_rows() == 30
+    assert dataset.take([0, 2]).num_rows == 2
+    few = dataset.filter(pc.field("id") > 10).filter(pc.field("id") < 13)
+    assert sorted(few.to_table()["id"].to_pylist()) == [11, 12]
+    assert dataset.scanner().take([1]).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda d: d.sort_by("id"),
+        lambda d: d.join(d, "id"),
+        lambda d: d.join_asof(d, "id", [], 1),
+        lambda d: d.replace_schema(d.schema).to_table(),
+        lambda d: pads.dataset([d]).to_table(),
+        lambda d: pads.Scanner.from_dataset(d).to_table(),
+    ],
+    ids=["sort_by", "join", "join_asof", "replace_schema", "union", "from_dataset"],
+)
+def test_what_pyarrow_cannot_do_with_a_dataset_is_refused_and_kills_nothing(table, use) -> None:
+    dataset = table.scan(["id"]).to_dataset()
+    with pytest.raises(weir.InvalidInput, match=r"to_reader\(\)"):
+        use(dataset)
 
 
 def test_a_dataset_is_fresh_and_keeps_what_the_scan_was_narrowed_to(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Indexes over rows in memory: Lance's words, exact distances, each row indexed once."""
 
+import threading
+
 import lance
 import numpy as np
 import pyarrow as pa
@@ -7,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import weir
 from weir.config import WriterConfig
 from weir.env import SYSTEM
 from weir.format.schema import table_schema
 from weir.lake.index import IndexInfo
 from weir.merge.levels import MemLevel
+from weir.search import text as text_module
 from weir.search.memory import TextIndex, WriterIndexes
 from weir.search.text import Analyzer, TextStats, join_blocks
 from weir.search.vector import (
@@ -64,7 +68,7 @@ SETTINGS = [
 def test_words_are_cut_as_lance_cuts_them(options, texts):
     analyzer = Analyzer(options, SYSTEM)
     block = analyzer.block(pa.array(texts, pa.utf8()))
-    names = {number: token for token, number in analyzer._ids.items()}
+    names = {number: token for token, number in block.numbers.items()}
     for row, text in enumerate(texts):
         words = [] if text is None else lance.tokenize(text, **options)
         expected = sorted(token.text for token in words)
@@ -82,11 +86,42 @@ def test_words_are_cut_as_lance_cuts_them(options, texts):
 def test_joined_blocks_are_the_block_of_all_rows():
     analyzer = Analyzer({}, SYSTEM)
     texts = ["fox owl", None, "owl owl", "", "hen fox fox"]
-    parts = [analyzer.block(pa.array(texts[a:b], pa.utf8())) for a, b in ((0, 2), (2, 3), (3, 5))]
+    numbers = {}
+    cuts = ((0, 2), (2, 3), (3, 5))
+    parts = [analyzer.block(pa.array(texts[a:b], pa.utf8()), numbers) for a, b in cuts]
     joined, whole = join_blocks(parts), analyzer.block(pa.array(texts))
     for name in ("tokens", "docs", "counts", "lengths"):
         assert getattr(joined, name).tolist() == getattr(whole, name).tolist()
     assert (joined.rows, joined.num_docs) == (whole.rows, whole.num_docs)
+
+
+def test_words_are_forgotten_while_another_thread_looks_them_up(monkeypatch):
+    monkeypatch.setattr(text_module, "VOCABULARY_MAX", 10)
+
+    class Beside(Analyzer):
+        """Another thread fills and clears the cache while this one tokenizes."""
+
+        struck = False
+
+        def _tokenize_plain(self, words):
+            if not self.struck:
+                self.struck = True
+                many = pa.array([f"w{i}" for i in range(20)])
+                thread = threading.Thread(target=lambda: [self.block(many), self.block(many[:1])])
+                thread.start()
+                thread.join()
+            return super()._tokenize_plain(words)
+
+    analyzer = Beside({}, SYSTEM)
+    analyzer.struck = True
+    analyzer.block(pa.array(["common"]))
+    analyzer.struck = False
+    block = analyzer.block(pa.array(["common new"]))
+    assert block.stats(["common", "new"]).df == {"common": 1, "new": 1}
+    for n in range(20):
+        analyzer.block(pa.array([f"u{n}x{i}" for i in range(10)]))
+    held = [len(kept) for kept in vars(analyzer).values() if isinstance(kept, dict)]
+    assert max(held) <= 20 + 10, "words and tokens of rows that are gone are not kept"
 
 
 def test_a_term_of_the_query_comes_with_a_text_that_has_it_alone():
@@ -104,9 +139,9 @@ def test_scores_are_those_of_lance(tmp_path):
     dataset.create_scalar_index("text", "INVERTED", with_position=False)
     analyzer = Analyzer({}, SYSTEM)
     block = analyzer.block(pa.array(texts))
-    terms = {term: analyzer.token_id(term) for term in ("fox", "owl")}
-    rows, counts = block.matches(list(terms.values()))
-    scores = block.stats(terms).parts(list(terms), counts, block.lengths[rows]).sum(axis=1)
+    terms = ["fox", "owl"]
+    rows, counts = block.matches(terms)
+    scores = block.stats(terms).parts(terms, counts, block.lengths[rows]).sum(axis=1)
     scanner = dataset.scanner(columns=["_score"], full_text_query="fox owl", with_row_id=True)
     found = scanner.to_table()
     lances = dict(zip(found["_rowid"].to_pylist(), found["_score"].to_pylist(), strict=True))
@@ -131,6 +166,48 @@ def test_rough_distances_are_as_near_as_they_say(metric, scale, width):
     rough = rough_distances(block, query, metric)
     exact = exact_distances(values, query, metric)
     assert np.abs(rough - exact).max() <= slack(block, query, metric)
+
+
+def test_m1_a_row_whose_rough_distance_overflows_is_measured_exactly():
+    """Squares of float32 vary less than the vectors that have them."""
+    for scale in (1e-25, 1e-12, 1e10, 1e25):
+        rows = [[scale, 0.0], [scale, scale], [0.0, scale], [1.0, 3.0]]
+        block = vector_block(pa.array(rows, pa.list_(pa.float32(), 2)))
+        query = np.array([2 * scale, 0], "f4")
+        for metric in ("l2", "cosine", "dot"):
+            rough = rough_distances(block, query, metric)
+            exact = exact_distances(block.vectors(np.arange(4)), query, metric)
+            is_sure = ~np.isneginf(rough)
+            near = np.abs(rough[is_sure] - exact[is_sure])
+            assert (near <= slack(block, query, metric)).all(), (scale, metric)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-12, 1.0, 1e10])
+def test_cosine_ranks_by_direction_whatever_the_lengths(tmp_path, scale):
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), ("e", pa.list_(pa.float32(), 2))]
+    )
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    with table.writer() as writer:
+        near = [{"id": 1, "e": [scale, 0.0]}, {"id": 2, "e": [scale, scale / 2]}]
+        writer.put([*near, *({"id": 3 + i, "e": [1.0, 1.0 + i]} for i in range(40))])
+        found = table.search("e", [2 * scale, 0.0], k=2, metric="cosine")
+    assert found["id"].to_pylist() == [1, 2]
+
+
+def test_vectors_of_doubles_are_compared_as_doubles(tmp_path):
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), ("e", pa.list_(pa.float64(), 2))]
+    )
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    with table.writer() as writer:
+        writer.put([{"id": i, "e": [1e6 + i * 1e-3, 0.0]} for i in range(30)])
+        query = [1e6 + 7e-3, 0.0]
+        for metric in ("l2", None):
+            found = table.search("e", query, k=1, metric=metric)
+            assert found["id"].to_pylist() == [7]
+    table.compact()
+    assert table.search("e", query, k=1)["id"].to_pylist() == [7]
 
 
 def test_rows_without_a_vector_have_no_distance():
@@ -165,9 +242,9 @@ class Counted(Analyzer):
 
     rows = 0
 
-    def block(self, texts):
+    def block(self, texts, numbers=None):
         self.rows += len(texts)
-        return super().block(texts)
+        return super().block(texts, numbers)
 
 
 def test_each_row_is_taken_in_once_and_blocks_stay_few():
