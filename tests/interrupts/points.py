@@ -154,3 +154,14 @@ class Points:
         else:
             self._called.pop(frame, None)
         return self._trace_inside
+
+
+_LEFT_EARLY = ("<genexpr>", "Env.attempts", "RetryingStore._pauses")
+"""Generators that their callers leave before the end."""
+
+
+def strikes_generator(points: Points) -> bool:
+    """True when the interrupt comes in one of those: CPython itself prints and ignores what is
+    raised while it ends a generator."""
+    way = points.passed.get(points.target, "").split(" < ")[0]
+    return any(name in way for name in _LEFT_EARLY)

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import weir
 from tests.interrupts.cases import OLD, QUEUED, Batch, Case, Row
-from tests.interrupts.points import Points
+from tests.interrupts.points import Points, strikes_generator
 from tests.interrupts.strikes import Cancels, TimedThreads, Timeouts
 from weir import aio
 from weir.env import SYSTEM, Env
@@ -253,7 +253,9 @@ class Trial:
                 putter.began.wait()
         try:
             self._call(writer, points)
-            self._is_swallowed = points.raised and not isinstance(points, Timeouts)
+            is_ignored = isinstance(points, Points) and strikes_generator(points)
+            is_kept = not isinstance(points, Timeouts) and not is_ignored
+            self._is_swallowed = points.raised and is_kept
         except (KeyboardInterrupt, asyncio.CancelledError):
             pass
         except TimeoutError:

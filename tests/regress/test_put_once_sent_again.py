@@ -190,11 +190,11 @@ def test_f16_a_close_from_within_a_call_waits_for_nobody_and_leaves_its_note(
     writer = shard.writer(enable_memtable=False)
     record = Tokens.record
 
-    def close_first(tokens: Tokens, app: str, number: int) -> None:
+    def close_first(tokens: Tokens, app: str, number: int, *, prune: bool) -> None:
         monkeypatch.setattr(Tokens, "record", record)
         writer.close()
         assert len(notes(shard)) == 1
-        record(tokens, app, number)
+        record(tokens, app, number, prune=prune)
 
     monkeypatch.setattr(Tokens, "record", close_first)
     assert Caller(lambda: writer.put_once([row(1)], app="a", version=1)).result()

@@ -36,6 +36,7 @@ NOT_FOR_USERS = {
     "close": "`with` does it",
     "hand_over": "of the writer of the whole table",
     "see_through": "of the writer of the whole table",
+    "cut": "of checkpoints",
     "put_once_shaped": "of the writer of the whole table",
     "decide": "of the writer of the whole table",
     "where": "of the writer of the whole table",

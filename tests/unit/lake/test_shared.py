@@ -54,6 +54,7 @@ USES: dict[str, Callable[[Any], object]] = {
     "max_field_id": lambda dataset: dataset.max_field_id,
     "data_storage_version": lambda dataset: dataset.data_storage_version,
     "stats": lambda dataset: dataset.stats.dataset_stats(),
+    "io_stats_snapshot": lambda dataset: dataset.io_stats_snapshot(),
     "tags": lambda dataset: (dataset.tags.list(), dataset.tags.get_version("kept")),
     "config": lambda dataset: dataset.config(),
     "base_paths": lambda dataset: dataset.base_paths(),
