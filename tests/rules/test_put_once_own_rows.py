@@ -195,3 +195,17 @@ def test_m2_flush_of_a_wal_only_writer_says_so_however_many_shards_are_open(tmp_
             writer.put([row(key) for key in keys])
             with pytest.raises(weir.WalOnlyMode):
                 writer.flush()
+
+
+@pytest.mark.parametrize(
+    ("app", "version"), [("a", -1), ("a", 1 << 64), ("a", -(1 << 70)), ("\ud800", 1)]
+)
+@pytest.mark.parametrize("of", ["table", "shard"])
+def test_f15_a_token_that_could_not_be_recorded_is_refused(tmp_path, of, app, version) -> None:
+    """Accepted, 2**64 ended every flush of the shard from then on, and -1 dropped its rows."""
+    table = appended(tmp_path)
+    with table.writer() if of == "table" else table.shards()[0].writer() as writer:
+        with pytest.raises(weir.InvalidInput, match="exactly-once token"):
+            writer.put_once([row(1)], app=app, version=version)
+        assert writer.put_once([row(2)], app="a", version=(1 << 64) - 1)
+    assert everything(table) == [2]

@@ -378,11 +378,21 @@ def _private(metadata: Mapping[bytes, bytes]) -> tuple[str | None, tuple[tuple[s
     return None if raw_id is None else raw_id.decode("utf-8"), tuple(tokens)
 
 
+LARGEST_VERSION: Final = (1 << 64) - 1
+"""The largest number of a batch: it is recorded by a mark, whose name has room for 64 bits."""
+
+
 def check_token(app: object, version: object) -> None:
-    """Raise `InvalidInput` for an exactly-once token that could not be read back."""
-    if not isinstance(app, str) or type(version) is not int:
+    """Raise `InvalidInput` for an exactly-once token that could not be read back (F-15)."""
+    if (
+        not isinstance(app, str)
+        or type(version) is not int
+        or not 0 <= version <= LARGEST_VERSION  # guard: F-15 test_put_once_own_rows
+        or (not app.isascii() and app != app.encode(errors="replace").decode())
+    ):
         raise InvalidInput(
-            f"an exactly-once token is a name and a whole number, got {app!r} and {version!r}"
+            "an exactly-once token is a name and a whole number from 0 to 2**64 - 1, got"
+            f" {app!r} and {version!r}"
         )
 
 

@@ -97,22 +97,25 @@ def bulk_load(
         raise
     core = table.core
     runner = SparkRunner(df.sparkSession, place, group="weir-bulk")
-    notes = _afterwards("deleting the staged keys (gc does it)", lambda: core.store.delete(keys))
+    notes = _afterwards(
+        core, "deleting the staged keys (gc does it)", lambda: core.store.delete(keys)
+    )
     if indexes:
         notes += _afterwards(
+            core,
             "updating the indexes (compact does it)",
             lambda: tidy(core, rewrite=False, engine=runner),
         )
     return dataclasses.replace(report, notes=tuple(notes))
 
 
-def _afterwards(what: str, act: Callable[[], list[str] | None]) -> list[str]:
+def _afterwards(core: Core, what: str, act: Callable[[], list[str] | None]) -> list[str]:
     """The notes of work after the commit. It cannot fail the load, whose rows are in: a load that
     is reported as failed is run again (L-7)."""
     try:
         return act() or []
     except Exception as error:  # noqa: BLE001  Spark's too
-        logger.warning("bulk.after.failed work=%s reason=%s", what, error)
+        logger.warning("bulk.after.failed table=%s work=%s reason=%s", core.uri, what, error)
         return [f"all rows are in; {what} failed: {error}"]
 
 
