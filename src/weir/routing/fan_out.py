@@ -276,6 +276,8 @@ class FanOut(Outcomes[T]):
         for shard in self._writers.routed_away(unharmed):
             del self.failures[shard]
             self._spared.add(shard)
+        if self._spared and not retire and not self.failures:
+            self._core.record_number()  # guard: C-16 test_drop
         self._tell_of_reshard()
 
     def _tell_of_reshard(self) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.support.moments import make, put
 from weir.env import Env
 from weir.format import paths
 from weir.records.table import TableRecords
@@ -623,3 +624,15 @@ def test_c16_the_shards_of_a_dropped_table_with_a_moved_log_are_in_nobodys_way(t
     assert weir.open(anew.uri).gc(min_age=0).ok
     weir.open(anew.uri).reshard(keyed)
     assert weir.open(anew.uri).count() == 1
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_c16_a_flush_of_a_dropped_table_says_so_every_time(tmp_path: Path, shards: int) -> None:
+    table = make(tmp_path / "t", shards)
+    writer = table.writer()
+    put(writer, range(9), "a")
+    weir.drop(table.uri)
+    for _ in range(2):
+        with pytest.raises(weir.NotAWeirTable):
+            writer.flush()
+    writer.close()
