@@ -227,3 +227,26 @@ def test_f16_a_condition_that_failed_hands_no_keys_back_as_rows(
         assert fenced.value.unacknowledged == []
     writer.close()
     assert have(table) == {key: (key, "a") for key in (0, 1, 2, 9)}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "value", "when"),
+    [
+        ("st", pa.struct([("x", pa.int32())]), {"x": 1}, "current.st.x = 1"),
+        ("tags", pa.list_(pa.string()), ["a"], "current.tags IS NOT NULL"),
+        ("tags", pa.list_(pa.string()), ["a"], "incoming.s <> 'tags'"),
+        ("größe", pa.large_list(pa.struct([("x", pa.int32())])), [{"x": 1}], "incoming.n = 2"),
+        ("vec", pa.list_(pa.float32(), 2), [1.0, 2.0], "current.vec IS NOT NULL"),
+        ("m", pa.map_(pa.string(), pa.int64()), [("a", 1)], "current.m IS NOT NULL"),
+    ],
+)
+def test_o1_a_condition_reads_nested_columns_of_both_rows(
+    tmp_path: Path, name: str, dtype: pa.DataType, value: object, when: str
+) -> None:
+    schema = SCHEMA.append(pa.field(name, dtype))
+    table = weir.create(str(tmp_path / "nested"), schema, primary_key="k")
+    with table.writer() as writer:
+        writer.put([{"k": 1, "n": 1, "s": "a", name: value}])
+        told = writer.put([{"k": 1, "n": 2, "s": "b", name: value}], when=when)
+    assert told == weir.WriteCounts(updated=1)
+    assert have(table) == {1: (2, "b")}

@@ -68,7 +68,7 @@ def convert(column: _Column, dtype: pa.DataType, cast: Cast, spot: Spot) -> _Col
     if isinstance(dtype, pa.BaseExtensionType) and dtype.storage_type.num_fields:
         inside = convert(column, dtype.storage_type, cast, spot)
         return pa.ExtensionArray.from_storage(dtype, inside)
-    if have.num_fields and _loose(have).equals(_loose(dtype)):
+    if have.num_fields and loose(have).equals(loose(dtype)):
         return pa.array(_Typed(column, dtype))
     if pa.types.is_struct(have) and pa.types.is_struct(dtype) and dtype.num_fields:
         return _convert_struct(column, dtype, cast, spot)
@@ -127,7 +127,7 @@ def _flattened(column: pa.Array) -> pa.Array:
     """The items of the lists that are not null; where none is, Arrow cannot make an empty array of
     an extension type."""
     plain = _stored(column.type)
-    if not column.null_count or _loose(column.type).equals(plain):
+    if not column.null_count or loose(column.type).equals(plain):
         return column.flatten()
     items = pa.array(_Typed(column, plain)).flatten()
     return pa.array(_Typed(items, column.type.field(0).type))
@@ -156,9 +156,9 @@ class _Typed:
 
 
 @lru_cache(maxsize=1024)
-def _loose(dtype: pa.DataType) -> pa.DataType:
+def loose(dtype: pa.DataType) -> pa.DataType:
     """The type with every nested field nullable and without metadata."""
-    return with_inner(dtype, _loose)
+    return with_inner(dtype, loose)
 
 
 @lru_cache(maxsize=1024)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
+from weir.format.nested import as_type, loose
 from weir.lake.filters import filter_columns, filter_rows
 from weir.lake.lance_errors import plain_text
 from weir.lake.params import require_text
@@ -137,5 +138,7 @@ def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
 
 def _struct(rows: pa.Table, names: Sequence[str], absent: pa.BooleanArray | None) -> pa.StructArray:
     columns = [rows.column(name).combine_chunks() for name in names]
+    # Without the ids of nested fields: `current` and `incoming` would hold each of them twice.
+    columns = [as_type(column, loose(column.type)) for column in columns]
     fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
     return pa.StructArray.from_arrays(columns, fields=fields, mask=absent)
