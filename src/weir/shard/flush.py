@@ -11,6 +11,7 @@ Keeps
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -349,6 +350,16 @@ class Flusher:
         )
         return info.listed_as(table.generation, name)
 
+    def _remove_if_dropped(self, entry: SsTable) -> None:
+        """Delete an SSTable that was written after its table was dropped: nobody collects there,
+        and no rows may stay (C-16). Its name is this flush's own (F-17)."""
+        site = self._appender.site
+        with contextlib.suppress(StoreError):  # the writer's own error says what happened
+            latest = self._appender.manifests.latest()
+            if latest is not None and latest.dropped:  # guard: C-16 test_drop
+                folder = paths.sstable_dir(site.shard, entry.path)
+                site.store.delete([found.path for found in site.store.list(folder)])
+
     def _publish(
         self,
         table: MemTable | None,
@@ -392,6 +403,8 @@ class Flusher:
         try:
             committed = appender.manifests.update(change, epoch=appender.epoch)
         except FencedError as fenced:
+            if entry is not None:
+                self._remove_if_dropped(entry)
             raise fenced.at(appender.next_position) from None
         self._appender.ownership.proven(began)
         with self._state.lock:

@@ -636,3 +636,18 @@ def test_c16_a_flush_of_a_dropped_table_says_so_every_time(tmp_path: Path, shard
         with pytest.raises(weir.NotAWeirTable):
             writer.flush()
     writer.close()
+
+
+@pytest.mark.parametrize("act", ["flush", "close"])
+def test_c16_a_writer_of_a_dropped_table_leaves_no_rows_there(tmp_path: Path, act: str) -> None:
+    table = make(tmp_path / "t", 1)
+    writer = weir.open(table.uri).writer()
+    put(writer, range(9), "secret")
+    weir.drop(table.uri)
+    if act == "flush":
+        with pytest.raises(weir.NotAWeirTable):
+            writer.flush()
+    writer.close()
+    held = [path for path in (tmp_path / "t").rglob("*") if path.is_file()]
+    assert [path for path in held if b"secret" in path.read_bytes()] == []
+    assert [path for path in held if "_gen_" in str(path)] == []
