@@ -168,6 +168,7 @@ def run_query(demo: Demo, spark) -> int:
     source = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1)
     writer = source.parquet(str(demo.scratch / "incoming")).writeStream.format("weir")
     writer = writer.option("checkpointLocation", str(demo.scratch / "query"))
+    writer = writer.option("deleteColumn", "_tombstone")
     for name, value in demo.options.items():
         writer = writer.option(f"storage.{name}", value)
     query = writer.trigger(availableNow=True).start(demo.table.uri)
