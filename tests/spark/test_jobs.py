@@ -168,7 +168,7 @@ def test_l7_a_bulk_load_that_is_in_is_reported_as_done(
     def refused(_: object) -> list[str]:
         raise StoreError("list: 503")
 
-    monkeypatch.setattr(PylanceLake, "index_names", refused)
+    monkeypatch.setattr(PylanceLake, "indexes", refused)
     append_only = make_table(tmp_path, keyed=False)
     report = weir.spark.bulk_load(frame(spark, {3: "new"}), append_only.uri)
     assert in_weir(append_only) == once({3: "new"})
