@@ -130,8 +130,8 @@ def test_p5_compaction_survives_a_killed_executor(
     real = runner._task_function
     folder = str(tmp_path)
 
-    def gated(place: Any, texts: Any) -> Any:
-        work = real(place, texts)
+    def gated(*arguments: Any) -> Any:
+        work = real(*arguments)
         wait = slow_rows(folder, "compact")
 
         def run(batches: Any) -> Any:
