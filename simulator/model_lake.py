@@ -86,7 +86,8 @@ class ModelLake(Lake):
         folder = paths.sstable_dir(shard, name)
         try:
             # Created, not put: two processes may draw the same name (F-17).
-            self.store.put_if_absent(f"{folder}/bloom_filter.bin", name.encode())
+            claim = f"{name}{self._file_tag}".encode()
+            self.store.put_if_absent(f"{folder}/{paths.SSTABLE_CLAIM}", claim)
             self.store.put_if_absent(f"{folder}/data.arrow", encode({"name": name}, rows))
         except ObjectExists:
             raise StoreError(f"{self.uri}/{folder}: an SSTable is there already") from None

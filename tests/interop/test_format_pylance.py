@@ -13,16 +13,10 @@ from lance.schema import LanceSchema
 
 from weir.format import paths
 from weir.format.base_manifest import parse_base_manifest
-from weir.format.bloom import BloomFilter
 from weir.format.bucket import bucket
 from weir.format.keys import check_key_type, encode_composite_keys, pk_values
 from weir.format.lance_file import parse_version_name, version_name
-from weir.format.lance_manifest import (
-    deletion_file_name,
-    encode_deletion_bitmap,
-    pk_index_tables,
-    rewrite_sstable_manifest,
-)
+from weir.format.lance_manifest import pk_index_tables, rewrite_sstable_manifest
 from weir.format.manifest import (
     ShardManifest,
     Status,
@@ -169,7 +163,7 @@ def test_buckets_of_nulls_and_special_floats_equal_pylance():
         assert bucket(array, 1024).tolist() == evaluate(array, 1024).to_pylist()
 
 
-# Key index and Bloom filter
+# Key index
 
 
 def sidecar(folder, batch, key):
@@ -233,30 +227,6 @@ def test_the_check_of_key_types_is_the_one_of_pylance(tmp_path, dtype):
     except Exception as error:
         ours = error
     assert (ours is None) == (theirs is None), theirs
-
-
-@pytest.mark.parametrize(
-    "types",
-    [*([t] for t in KEY_TYPES), [pa.int64(), pa.string()], [pa.binary(), pa.int32()]],
-    ids=lambda types: "-".join(map(str, types)),
-)
-def test_the_bloom_filter_equals_the_one_pylance_flushes(tmp_path, types):
-    key = b"lance-schema:unenforced-primary-key"
-    fields = [
-        pa.field(f"k{i}", t, False, {key: b"true", key + b":position": b"%d" % (i + 1)})
-        for i, t in enumerate(types)
-    ]
-    data = pa.table([_some(t, 300) for t in types], schema=pa.schema(fields))
-    dataset = lance.write_dataset(data.schema.empty_table(), str(tmp_path / "t"))
-    dataset.initialize_mem_wal()
-    with dataset.mem_wal_writer(str(SHARD)) as writer:
-        writer.put(data)
-    (native,) = Path(dataset.uri).glob("_mem_wal/*/*_gen_1/bloom_filter.bin")
-    ours = BloomFilter()
-    ours.insert(data.columns)
-    assert ours.to_bytes() == native.read_bytes()
-    found = BloomFilter.from_bytes(native.read_bytes()).might_contain(data.columns)
-    assert found.all()
 
 
 # What pylance writes
@@ -388,7 +358,6 @@ def test_pylance_reads_an_sstable_with_a_rewritten_manifest(tmp_path):
     schema = pa.schema([*TABLE.wal, pa.field("dict", pa.dictionary(pa.int8(), pa.string()))])
     data = pa.Table.from_pylist(
         [
-            {"id": 1, "name": "old", TOMBSTONE: False, "dict": "p"},
             {"id": 2, "name": None, TOMBSTONE: True, "dict": None},
             {"id": 1, "name": "new", TOMBSTONE: False, "dict": "q"},
         ],
@@ -398,16 +367,12 @@ def test_pylance_reads_an_sstable_with_a_rewritten_manifest(tmp_path):
     path = Path(dataset.uri) / "_versions" / version_name(1)
     raw = path.read_bytes()
     new_ids = {0: 0, 1: 5, 2: 9, 3: 7}
-    changed = rewrite_sstable_manifest(
-        raw, field_ids=new_ids, nullable={9}, deletion=(77, 1), path=str(path)
-    )
+    changed = rewrite_sstable_manifest(raw, field_ids=new_ids, path=str(path))
     path.write_bytes(changed)
-    write(dataset, deletion_file_name(77), encode_deletion_bitmap([0]))
     again = lance.dataset(dataset.uri)
     assert [f.id() for f in again.lance_schema.fields()] == [0, 5, 9, 7]
     assert again.to_table()["name"].to_pylist() == [None, "new"]
     assert again.to_table()["dict"].to_pylist() == [None, "q"]
-    assert again.schema.field(TOMBSTONE).nullable
     assert not again.schema.field("id").nullable
     again.validate()
     parsed = parse_base_manifest(changed, path=str(path))

@@ -27,7 +27,6 @@ def made(place: Path) -> weir.Table:
     ("pattern", "use", "advice"),
     [
         ("_versions/*.manifest", lambda t: weir.open(t.uri).count(), "copy of the table"),
-        ("**/bloom_filter.bin", lambda t: weir.open(t.uri).get([99_999]), "Delete the file"),
         ("_weir/apps/*", lambda t: query_of(t.core.store, "etl"), "copy of the table"),
         ("_weir/table/*", lambda t: weir.open(t.uri), "copy of the table"),
         ("**/wal/**/*.arrow", lambda t: weir.open(t.uri).count(), "copy of the table"),

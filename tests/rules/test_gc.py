@@ -66,7 +66,7 @@ class Place(Bench):
         manifests.update(change, epoch=manifests.require().writer_epoch)
 
     def folder(self, name: str) -> None:
-        for part in ("data/a.lance", "_versions/1.manifest", "bloom_filter.bin"):
+        for part in ("data/a.lance", "_versions/1.manifest", "weir_claim"):
             self.raw.put(f"{paths.sstable_dir(self.shard, name)}/{part}", b"x")
 
     def folders(self) -> list[str]:

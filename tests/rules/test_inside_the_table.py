@@ -93,7 +93,7 @@ BINPB = f"{paths.bit_reversed(1)}.binpb"
 @pytest.mark.parametrize(
     ("where", "names"),
     [
-        ("_mem_wal/{shard}/0badc0de_gen_1", ["data/0.lance", "bloom_filter.bin"]),
+        ("_mem_wal/{shard}/0badc0de_gen_1", ["data/0.lance", "weir_claim"]),
         ("_weir/staging", ["job/0.arrow", "thesis.txt"]),
         ("_weir/staging/x", ["deep/thesis.txt"]),
         ("_weir/jobs/x", ["thesis.txt"]),

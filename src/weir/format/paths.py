@@ -26,7 +26,7 @@ CLOCK: Final = "_weir/clock"
 PROBE: Final = "_weir/probe"
 STAGING: Final = "_weir/staging"
 LOG_OWNER: Final = "weir_owner.json"
-"""In a WAL store: the tables that keep their logs there."""
+"""In a folder of a WAL store: the table whose logs it holds."""
 VERSIONS: Final = "_versions"
 """Lance's folder of base versions."""
 TABLE_FOLDERS: Final = (
@@ -41,7 +41,8 @@ TABLE_FOLDERS: Final = (
 )
 """All folders that a table writes to, Lance's included; anything else at its URI is not part of the
 table."""
-BLOOM_FILTER: Final = "bloom_filter.bin"
+SSTABLE_CLAIM: Final = "weir_claim"
+"""In the folder of an SSTable: taken before anything else is written there."""
 PK_PAGE_DATA: Final = "_pk_index/page_data.lance"
 PK_PAGE_LOOKUP: Final = "_pk_index/page_lookup.lance"
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.format.columns import VarBytes, fixed_values, var_values
 from weir.format.keys import pk_values
-from weir.format.siphash import siphash13
-from weir.keys.numbers import is_whole
+from weir.keys.numbers import codes_of, is_whole
+from weir.keys.slots import Codes
 
 Positions = npt.NDArray[np.int64]
-Codes = npt.NDArray[Any]
-"""One number per key."""
 
 _NOWHERE: Final[Positions] = np.zeros(0, np.int64)
 _OBJECT_BYTES: Final = 512
@@ -38,7 +35,7 @@ class KeyIndex:
     """
 
     def __init__(self, keys: pa.Array) -> None:
-        codes = codes_of_keys(keys)
+        codes = codes_of(keys)
         self._order: Positions | None = None
         if len(codes) > 1 and not bool((codes[:-1] <= codes[1:]).all()):
             self._order = np.argsort(codes, kind="stable")
@@ -61,10 +58,10 @@ class KeyIndex:
 
     def find(self, keys: pa.Array) -> Positions:
         """Positions that may hold one of `keys`, ascending and distinct; no match is missing."""
-        return self.find_codes(codes_of_keys(keys))
+        return self.find_codes(codes_of(keys))
 
     def find_codes(self, codes: Codes) -> Positions:
-        """`find` for keys whose `codes_of_keys` are known."""
+        """`find` for keys whose `codes_of` is known."""
         if not len(self._codes):
             return _NOWHERE
         first = self._codes.searchsorted(codes)
@@ -82,14 +79,3 @@ class KeyIndex:
             places = np.concatenate([np.arange(a, b) for a, b in zip(first, end, strict=True)])
         found = places if self._order is None else self._order[places]
         return found.astype(np.int64)
-
-
-def codes_of_keys(keys: pa.Array) -> Codes:
-    """One number per key: equal keys have equal numbers."""
-    dtype = keys.type
-    if pa.types.is_boolean(dtype):
-        return fixed_values(keys.cast(pa.uint8()), np.uint8)
-    if pa.types.is_integer(dtype):
-        return fixed_values(keys, dtype.to_pandas_dtype())
-    values = var_values(keys)
-    return siphash13(VarBytes(values.data, values.starts, values.lengths))

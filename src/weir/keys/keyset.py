@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.format.keys import pk_values
-from weir.keys.index import Positions, codes_of_keys
+from weir.keys.index import Positions
 from weir.keys.numbers import NumberSet, codes_of, is_whole
 
 GATHER_BYTES: Final = 64 << 20
@@ -107,7 +107,7 @@ class _HashedKeys:
 
     def __init__(self, keys: pa.Array) -> None:
         self._keys = keys
-        codes = codes_of_keys(keys)
+        codes = codes_of(keys)
         self._order: Positions = np.argsort(codes, kind="stable")
         self._codes = codes[self._order]
         self._has_ties = bool((self._codes[:-1] == self._codes[1:]).any())
@@ -116,7 +116,7 @@ class _HashedKeys:
         """Positions in `keys` of the keys that are in the set, ascending."""
         if len(self._codes) == 0:
             return np.zeros(0, np.int64)
-        codes = codes_of_keys(keys)
+        codes = codes_of(keys)
         first = np.searchsorted(self._codes, codes, side="left")
         first[first == len(self._codes)] = 0
         (at,) = np.nonzero(self._codes[first] == codes)

@@ -1,4 +1,4 @@
-"""A growing set of integers: the keys of a table whose key is one integer column.
+"""Keys as integers, and a growing set of them, for tables whose key is one integer column.
 
 Keys that lie close together, as counters do, take a byte each in one array: two million are looked
 up in 4 ms. Other keys share a table of slots (`weir.keys.slots`), which takes twice as long to
@@ -8,6 +8,7 @@ search and about ten times as long to fill.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,8 @@ _SPAN_MAX: Final = 1 << 26
 _SPAN_PER_NUMBER: Final = 64
 _SPAN_MIN: Final = 1 << 16
 _LEAST, _MOST = -(2**63), 2**63 - 1
+_HASHED_AT_ONCE: Final = 8192
+"""Keys that become Python objects together: a conversion holds Python's global lock."""
 
 
 def is_whole(dtype: pa.DataType) -> bool:
@@ -30,11 +33,20 @@ def is_whole(dtype: pa.DataType) -> bool:
 
 
 def codes_of(keys: pa.Array) -> Codes:
-    """Keys of such a type as 64-bit integers, the same for equal keys."""
+    """Keys as 64-bit integers, the same for equal keys: whole numbers as they are, all others by
+    Python's own hash. That is secret to this process, so nobody can choose keys that collide."""
+    if not is_whole(keys.type):
+        return _hashes(keys.cast(pa.large_binary()))
     if pa.types.is_boolean(keys.type):
         keys = keys.cast(pa.int8())
     values = fixed_values(keys, keys.type.to_pandas_dtype())
     return values.view(np.int64) if values.dtype.itemsize == 8 else values.astype(np.int64)
+
+
+def _hashes(keys: pa.LargeBinaryArray) -> Codes:
+    starts = range(0, len(keys), _HASHED_AT_ONCE)
+    values = chain.from_iterable(keys.slice(at, _HASHED_AT_ONCE).to_pylist() for at in starts)
+    return np.fromiter(map(hash, values), np.int64, len(keys))
 
 
 class NumberSet:

@@ -20,7 +20,9 @@ from lance.fragment import FragmentSession
 from weir.env import Env
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
-from weir.keys.index import Codes, KeyIndex, Positions, codes_of_keys, rows_of_keys
+from weir.keys.index import KeyIndex, Positions, rows_of_keys
+from weir.keys.numbers import codes_of
+from weir.keys.slots import Codes
 from weir.lake.base.blocks import RowBlocks
 from weir.lake.cache import ByteCache
 from weir.lake.lance_errors import lance_errors
@@ -52,8 +54,6 @@ class KeyedFile:
     """What is read of the file for columns of those names."""
     shaped: Callable[[pa.Table, Sequence[str]], pa.Table] = lambda rows, _: rows
     """What was read, as columns of those names."""
-    excludes: Callable[[pa.Table], bool] = lambda _: False
-    """Whether it certainly has none of the keys; asked while its keys are not in memory."""
 
 
 class FileLookups:
@@ -80,8 +80,8 @@ class FileLookups:
         codes = self._codes(keys, names)
         hits = []
         for file in files:
-            index = self._index(file, keys, names)
-            if index is not None and len(positions := index.find_codes(codes)):
+            index = self._index(file, names)
+            if len(positions := index.find_codes(codes)):
                 hits.append((file, index, positions))
         if not hits:
             return None
@@ -92,14 +92,13 @@ class FileLookups:
         rows = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
         return rows if is_exact else rows_of_keys(rows, keys, names).select(list(wanted))
 
-    def _index(self, file: KeyedFile, keys: pa.Table, names: Sequence[str]) -> KeyIndex | None:
-        """The index of the file's keys; None when the file excludes all of `keys`."""
-        place = (file.name, file.key)
-        index = self._keys.get(place)
-        if index is None and not file.excludes(keys):
-            index = KeyIndex(pk_values(file.read_keys(), names))
-            self._keys.put(place, index, index.nbytes)
-        return index
+    def _index(self, file: KeyedFile, names: Sequence[str]) -> KeyIndex:
+        """The index of the file's keys, which are read the first time."""
+        return self._keys.get_or_make(
+            (file.name, file.key),
+            lambda: KeyIndex(pk_values(file.read_keys(), names)),
+            lambda index: index.nbytes,
+        )
 
     def _take(
         self, file: KeyedFile, index: KeyIndex, positions: Positions, names: Sequence[str]
@@ -120,5 +119,5 @@ class FileLookups:
         searched for the same keys."""
         known = self._coded
         if known is None or known[0] is not keys:
-            self._coded = known = (keys, codes_of_keys(pk_values(keys, names)))
+            self._coded = known = (keys, codes_of(pk_values(keys, names)))
         return known[1]

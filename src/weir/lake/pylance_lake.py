@@ -11,7 +11,6 @@ import pyarrow as pa
 from weir.env import SYSTEM, Env
 from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
-from weir.format.bloom import BloomFilter
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
 from weir.lake.api import SsTableInfo
@@ -26,7 +25,7 @@ from weir.lake.files import FileLookups
 from weir.lake.manifest.mem_wal import MemWalEntry
 from weir.lake.manifest.shared_files import borrowed_places
 from weir.lake.shared import SharedDataset
-from weir.lake.sstable.read import BLOOM_CACHE_BYTES, LanceSsTable
+from weir.lake.sstable.read import LanceSsTable
 from weir.lake.sstable.write import AfterWrite, SsTableWriter
 from weir.store.api import ObjectMissing, Store
 from weir.types import Version
@@ -63,7 +62,6 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
         self.store = store
         self._writer = SsTableWriter(self.uri, self.datasets.storage_options, store, env)
         self._lookups = FileLookups(env)
-        self._blooms: ByteCache[BloomFilter] = ByteCache(BLOOM_CACHE_BYTES, env)
         if env.pace is not None:
             env.pace.watch(self.datasets)
         self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env)
@@ -133,7 +131,7 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
         if known is not None and (known.schema is schema or known.schema == schema):
             return known
         dataset = self.datasets.open_sstable(path)
-        opened = LanceSsTable(dataset, path, schema, self.store, self._lookups, self._blooms)
+        opened = LanceSsTable(dataset, path, schema, self._lookups)
         return self._sstables.put(path, opened, 1)
 
     def mem_wal_at(self, version: int) -> MemWalDetails | None:

@@ -16,7 +16,8 @@ from weir.errors import WeirError
 from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest
 from weir.format.sharding import from_mem_wal
-from weir.keys.index import Codes, codes_of_keys
+from weir.keys.numbers import codes_of
+from weir.keys.slots import Codes
 from weir.lake.base.adopt import count_duplicates
 from weir.merge.merge import merge_scan
 from weir.read.reader import SnapshotReader
@@ -216,7 +217,7 @@ def _fresh_keys(reader: SnapshotReader) -> dict[UUID, Codes] | None:
         if left < 0:
             return None
         _, rows = merge_scan(levels, None, reader.schema, columns=key)
-        parts = [codes_of_keys(pk_values(batch, key)) for batch in rows if batch.num_rows]
+        parts = [codes_of(pk_values(batch, key)) for batch in rows if batch.num_rows]
         if parts:
             codes[cut.shard] = np.unique(np.concatenate(parts))
     return codes

@@ -1,10 +1,8 @@
 """Reading one SSTable: scans in the shape of the current schema, lookups that read little.
 
-A lookup checks the Bloom filter first (32 KiB, cached), then an index of the SSTable's keys
-(cached, 16 bytes a key), and fetches only the rows found. The filter is skipped after a few lookups
-(the index answers in a tenth of the time that hashing the keys for a filter takes), and for an
-SSTable with so many keys that its filter excludes few. Caches are bounded in size and keyed by the
-SSTable's path, which is never used for other bytes.
+A lookup searches an index of the SSTable's keys (cached, 16 bytes a key) and fetches only the rows
+found. Caches are bounded in size and keyed by the SSTable's path, which is never used for other
+bytes.
 """
 
 from __future__ import annotations
@@ -12,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import lance
 import numpy as np
 import pyarrow as pa
 
-from weir.format import bloom, paths
 from weir.format.nested import as_type
 from weir.format.schema import (
     FIELD_ID,
@@ -29,19 +26,13 @@ from weir.format.schema import (
     is_same_column,
 )
 from weir.lake.base.view import SCAN_BATCH_ROWS
-from weir.lake.cache import ByteCache
 from weir.lake.files import Columns, FileLookups, KeyedFile
 from weir.lake.filters import filter_rows
 from weir.lake.lance_errors import lance_errors
 from weir.lake.live_rows import RowRange, has_dense_deletes, scan_past_deletes
 from weir.lake.schemas import with_field_ids
 from weir.lake.shared import SharedDataset
-from weir.store.api import ObjectMissing, Store
 
-BLOOM_CACHE_BYTES: Final = 32 * 1024 * 1024
-"""Limit on the Bloom filters together (a thousand SSTables)."""
-COLD_LOOKUPS: Final = 8
-"""Lookups in an SSTable that check its Bloom filter first; the next one reads its keys."""
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
@@ -102,18 +93,13 @@ class LanceSsTable:
         dataset: SharedDataset,
         path: str,
         schema: TableSchema,
-        store: Store,
         lookups: FileLookups,
-        blooms: ByteCache[bloom.BloomFilter],
     ) -> None:
         self.dataset = dataset
         self._path = path
         self.schema = schema
-        self._store = store
         self._lookups = lookups
-        self._blooms = blooms
         self._projections: dict[tuple[str, ...], _Projection] = {}
-        self._cold_lookups = 0
 
     def __repr__(self) -> str:
         return f"LanceSsTable({self.dataset.uri})"
@@ -177,8 +163,8 @@ class LanceSsTable:
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of `keys` found here, tombstones included, in no promised order.
 
-        Warm: no request unless a key is found, then one read of its rows. Cold: one read of the
-        Bloom filter, and of the key columns when the filter says 'perhaps'.
+        Warm: no request unless a key is found, then one read of its rows. Cold: one read of the key
+        columns first.
         """
         wanted = self._wanted(columns)
         found = self._lookups.lookup([self._file], self.schema, keys, wanted)
@@ -187,31 +173,6 @@ class LanceSsTable:
     def _wanted(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         names = self._all_columns if columns is None else columns
         return (*(name for name in names if name != TOMBSTONE), TOMBSTONE)
-
-    def _excludes(self, keys: pa.Table) -> bool:
-        """True when the Bloom filter says that none of `keys` is here."""
-        self._cold_lookups += 1  # a hint; a count lost between two threads does no harm
-        if self._cold_lookups <= COLD_LOOKUPS and self.rows <= bloom.USEFUL_KEYS:
-            perhaps = self._bloom().might_contain(
-                [keys.column(name) for name in self.schema.primary_key]
-            )
-            if not perhaps.any():
-                return True
-        self._cold_lookups = 0  # if the index is evicted, it is not read again at once
-        return False
-
-    def _bloom(self) -> bloom.BloomFilter:
-        path = f"{self._path}/{paths.BLOOM_FILTER}"
-
-        def load() -> bloom.BloomFilter:
-            try:
-                uri = f"{self._store.uri}/{path}"
-                return bloom.BloomFilter.from_bytes(self._store.get(path).data, path=uri)
-            except ObjectMissing:
-                # The file is optional: pylance never reads it.
-                return bloom.BloomFilter.from_bytes(bloom.FULL)
-
-        return self._blooms.get_or_make(path, load, lambda _: bloom.BLOOM_BYTES)
 
     @cached_property
     def _file(self) -> KeyedFile:
@@ -223,7 +184,6 @@ class LanceSsTable:
             self._fragment,
             lambda names: self._projection(tuple(names)).stored,
             lambda rows, names: self._projection(tuple(names)).apply(rows),
-            self._excludes,
         )
 
     def _read_keys(self) -> pa.Table:

@@ -2,8 +2,8 @@
 
 Keeps
   M-4  the directory is complete when `write_sstable` returns, and nothing names it yet
-  L-2  a deletion vector hides all but the last row of each key
-  F-17 a directory is claimed by creating its Bloom filter: a name drawn twice is used once
+  L-2  of the rows of one key only the last is written
+  F-17 a directory is claimed by creating one object in it: a name drawn twice is used once
 A crash leaves an orphan (G-4).
 """
 
@@ -14,28 +14,21 @@ from typing import Any, cast
 
 import lance
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from lance.file import LanceFileWriter
 
 from weir.env import Env
 from weir.errors import InvalidInput, StoreError
 from weir.format import paths
-from weir.format.bloom import FULL, USEFUL_KEYS, BloomFilter
 from weir.format.keys import pk_values
 from weir.format.lance_file import version_name
-from weir.format.lance_manifest import (
-    deletion_file_name,
-    encode_deletion_bitmap,
-    pk_index_tables,
-    rewrite_sstable_manifest,
-)
+from weir.format.lance_manifest import pk_index_tables, rewrite_sstable_manifest
 from weir.format.schema import FIELD_ID, TOMBSTONE_FIELD, TableSchema
+from weir.keys.keyset import newest_rows
 from weir.lake.api import SsTableInfo
 from weir.lake.lance_errors import lance_errors
 from weir.lake.whole_buffers import for_lance
-from weir.store.api import ObjectExists, Store, put_new
+from weir.store.api import ObjectExists, Store
 from weir.types import Version
 
 AfterWrite = Callable[[lance.LanceDataset], None]
@@ -70,13 +63,12 @@ class SsTableWriter:
     ) -> SsTableInfo:
         """Write the complete directory `path` (relative to the table).
 
-        Three objects, and three more with a key; one to three more when a key repeats or the table
-        has lost a column. Once the first object exists, the others are written in parallel.
-        `StoreError` when the name is taken, with nothing written: choose another.
+        Three objects, and two more with a key; two requests more when the table has lost a column.
+        Once the first object exists, the others are written in parallel. `StoreError` when the name
+        is taken, with nothing written: choose another.
         """
         rows = _table(batches, schema)
         key_columns = [rows.column(name) for name in schema.primary_key]
-        superseded = np.zeros(0, np.uint64)
 
         def write_data() -> None:
             with lance_errors(f"writing SSTable {self._uri}/{path}"):
@@ -89,24 +81,15 @@ class SsTableWriter:
                     max_rows_per_file=max(rows.num_rows, 1),
                 )
 
-        def write_filter() -> None:
-            bloom = BloomFilter()
-            bloom.insert(key_columns)
-            self._store.put(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())
-
         def write_key_index() -> None:
-            nonlocal superseded
-            index = pk_index_tables(pk_values(rows, schema.primary_key))
-            superseded = self._write_key_index(path, *index)
+            self._write_key_index(path, *pk_index_tables(pk_values(rows, schema.primary_key)))
 
-        self._claim(path, FULL if key_columns else BloomFilter().to_bytes())
+        self._claim(path)
         jobs = [write_data, write_key_index] if key_columns else [write_data]
-        if key_columns and rows.num_rows <= USEFUL_KEYS:
-            jobs.append(write_filter)
         self._env.threads.map(lambda job: job(), jobs, workers=len(jobs))
         if self._env.pace is not None:
             self._env.pace.charge(2 * len(jobs), rows.nbytes)  # written in no session
-        self._finish_manifest(path, schema, superseded)
+        self._number_fields(path, schema)
         if after_write is not None:
             with lance_errors(f"indexing SSTable {self._uri}/{path}"):
                 after_write(
@@ -118,25 +101,22 @@ class SsTableWriter:
             primary_key_bytes=sum(c.nbytes for c in key_columns) if key_columns else None,
         )
 
-    def _claim(self, path: str, first_filter: bytes) -> None:
-        """Create the Bloom filter: from here on no other writer writes below `path` (F-17).
+    def _claim(self, path: str) -> None:
+        """Take the directory: from here on no other writer writes below `path` (F-17).
 
-        With a key it is one that answers 'perhaps' to everything. The filter of the keys replaces
-        it later, if one is useful: hashing takes 55 ns a key, for which the data need not wait.
+        The claim is random, or two writers that drew one name could both take it for theirs.
         """
         try:
             # guard: F-17 test_process
-            self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", first_filter)
+            self._store.put_if_absent(f"{path}/{paths.SSTABLE_CLAIM}", self._env.new_id().bytes)
         except ObjectExists:
             raise StoreError(
                 f"{self._uri}/{path}: another SSTable already has this name. Nothing was written;"
                 " try again with a new name"
             ) from None
 
-    def _write_key_index(
-        self, path: str, page_data: pa.Table, page_lookup: pa.Table
-    ) -> npt.NDArray[np.uint64]:
-        """Write `_pk_index/` and return the rows that a later row of the same key replaces."""
+    def _write_key_index(self, path: str, page_data: pa.Table, page_lookup: pa.Table) -> None:
+        """Write `_pk_index/`, by which native readers look keys up."""
         for name, table in ((paths.PK_PAGE_DATA, page_data), (paths.PK_PAGE_LOOKUP, page_lookup)):
             with (
                 lance_errors(f"writing {self._uri}/{path}/{name}"),
@@ -151,41 +131,26 @@ class SsTableWriter:
                 # `LanceFileWriter` drops the metadata of the schema.
                 for key, value in (table.schema.metadata or {}).items():
                     writer.add_schema_metadata(key.decode(), value.decode())
-        keys, ids = (page_data.column(i).combine_chunks() for i in range(2))
-        if len(keys) < 2:
-            return np.zeros(0, np.uint64)
-        is_replaced = pc.equal(keys.slice(0, len(keys) - 1), keys.slice(1))
-        replaced: npt.NDArray[np.uint64] = ids.slice(0, len(ids) - 1).filter(is_replaced).to_numpy()
-        return replaced
 
-    def _finish_manifest(
-        self, path: str, schema: TableSchema, superseded: npt.NDArray[np.uint64]
-    ) -> None:
-        """Give the dataset the base table's field ids and its deletion vector.
+    def _number_fields(self, path: str, schema: TableSchema) -> None:
+        """Give the dataset the base table's field ids.
 
-        `write_dataset` numbers fields from 0 in order. If those ids are right and no key repeats,
-        the dataset is already finished. No reader has seen the manifest, so it may be replaced.
+        `write_dataset` numbers fields from 0 in order; mostly these are the right ids. No reader
+        has seen the manifest, so it may be replaced.
         """
         ids = list(_field_ids(schema))
         wanted = {given: base_id for given, base_id in enumerate(ids) if given != base_id}
-        if not wanted and len(superseded) == 0:
+        if not wanted:
             return
-        deletion = None
-        if len(superseded):
-            file_id = self._env.random.getrandbits(63)
-            vector = encode_deletion_bitmap(superseded)
-            put_new(self._store, f"{path}/{deletion_file_name(file_id)}", vector)
-            deletion = (file_id, len(superseded))
         manifest_path = f"{path}/{paths.base_version_path(version_name(Version(1)))}"
         raw = self._store.get(manifest_path).data
-        self._store.put(
-            manifest_path,
-            rewrite_sstable_manifest(raw, field_ids=wanted, deletion=deletion, path=manifest_path),
-        )
+        numbered = rewrite_sstable_manifest(raw, field_ids=wanted, path=manifest_path)
+        self._store.put(manifest_path, numbered)
 
 
 def _table(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.Table:
-    """The rows as `write_dataset` wants them: without field ids, which it would store as text."""
+    """The newest row of each key, or all rows without a key, as `write_dataset` wants them:
+    without field ids, which it would store as text."""
     if not any(batch.num_rows for batch in batches):
         raise InvalidInput("an SSTable needs at least one row; there is nothing to flush")
     fields = [field.with_nullable(schema.wal.field(field.name).nullable) for field in schema.plain]
@@ -193,6 +158,12 @@ def _table(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.Table:
     rows = pa.Table.from_batches(batches)
     if len(batches) > 1 and _is_at_most(_COMBINED_BYTES, batches):
         rows = rows.combine_chunks()
+    if schema.primary_key:
+        newest = newest_rows(pk_values(rows, schema.primary_key))
+        if len(newest) < rows.num_rows:  # guard: L-2 test_read
+            stays = np.zeros(rows.num_rows, np.bool_)
+            stays[newest] = True
+            rows = rows.filter(pa.array(stays))
     return pa.Table.from_arrays(for_lance(rows).columns, schema=target)
 
 

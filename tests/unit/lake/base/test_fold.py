@@ -337,8 +337,8 @@ def test_an_empty_fold_still_leaves_its_properties(make_lake: MakeLake) -> None:
 def test_key_set_tells_keys_with_one_hash_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    import weir.keys.index as module
+    import weir.keys.numbers as module
 
-    monkeypatch.setattr(module, "siphash13", lambda rows: np.zeros(len(rows.lengths), np.uint64))
+    monkeypatch.setattr(module, "_hashes", lambda keys: np.zeros(len(keys), np.int64))
     keys = KeySet.of([pa.array(["a"]), pa.array(["b"])], pa.utf8())
     assert keys.find(pa.array(["b", "c", "a", "d"])).tolist() == [0, 2]

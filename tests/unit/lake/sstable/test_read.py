@@ -1,7 +1,6 @@
 """SSTables across schema changes, with caches, and without optional parts."""
 
 import uuid
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -11,12 +10,9 @@ import pytest
 
 from tests.unit.lake.conftest import SCHEMA, MakeLake, table
 from weir.errors import InvalidInput, MissingEntry
-from weir.format.bloom import FULL, USEFUL_KEYS
 from weir.format.schema import TableSchema
 from weir.lake.api import SsTableInfo
 from weir.lake.pylance_lake import PylanceLake
-from weir.lake.sstable.read import COLD_LOOKUPS
-from weir.store.open import open_store
 
 SHARD = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 NAME = "0000000a_gen_1"
@@ -36,8 +32,8 @@ def rows_of(batches: Any) -> list[dict[str, Any]]:
 def test_last_row_of_a_key_wins_and_the_manifest_is_told(make_lake: MakeLake) -> None:
     lake = make_lake()
     info = flush(lake, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 1, "v": "c"}])
-    assert (info.rows, info.primary_key_bytes) == (3, 24)
-    assert info.in_memory_bytes > 24
+    assert (info.rows, info.primary_key_bytes) == (2, 16)
+    assert info.in_memory_bytes > 16
     sstable = lake.open_sstable(SHARD, NAME, lake.open_base().schema)
     assert sstable.rows == 2
     assert rows_of(sstable.scan(["v"])) == [
@@ -54,7 +50,6 @@ def test_without_a_key_every_row_stays(make_lake: MakeLake) -> None:
     sstable = lake.open_sstable(SHARD, NAME, lake.open_base().schema)
     assert rows_of(sstable.scan(["id", "v"])) == [{"id": 1, "v": "a", "_tombstone": False}] * 2
     folder = f"_mem_wal/{SHARD}/{NAME}"
-    assert lake.store.get(f"{folder}/bloom_filter.bin").data == bytes(32768)
     assert lake.store.head(f"{folder}/_pk_index/page_data.lance") is None
 
 
@@ -136,83 +131,21 @@ def test_a_missing_sstable_is_missing_data(make_lake: MakeLake) -> None:
         lake.open_sstable(SHARD, NAME, lake.open_base().schema)
 
 
-class _Counting:
-    """The store, with reads counted."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.gets: list[str] = []
-
-    def get(self, path: str) -> Any:
-        self.gets.append(path)
-        return self._inner.get(path)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-def test_a_lookup_of_an_absent_key_reads_the_bloom_filter_once(
-    make_lake: MakeLake, tmp_path: Path
-) -> None:
-    made = make_lake()
-    store = _Counting(open_store(made.uri))
-    lake = PylanceLake(made.uri, None, store)
-    flush(lake, [{"id": i, "v": "x"} for i in range(100)])
-    store.gets.clear()
-    sstable = lake.open_sstable(SHARD, NAME, lake.open_base().schema)
-    absent = pa.table({"id": [1000]})
-    before = sstable.dataset.io_stats_snapshot().read_iops
-    for _ in range(3):
-        assert sstable.lookup(absent).num_rows == 0
-    assert [path.rsplit("/", 1)[-1] for path in store.gets] == ["bloom_filter.bin"]
-    assert sstable.dataset.io_stats_snapshot().read_iops == before
-    # A key that exists: one read of the key column, then one read per lookup.
-    assert sstable.lookup(pa.table({"id": [5]})).num_rows == 1
-    warm = sstable.dataset.io_stats_snapshot().read_iops
-    assert lake.open_sstable(SHARD, NAME, lake.open_base().schema).lookup(absent).num_rows == 0
-    assert sstable.dataset.io_stats_snapshot().read_iops == warm
-
-
-@pytest.mark.parametrize("extra", [0, 1])
-def test_a_filter_of_too_many_keys_is_neither_made_nor_read(
-    make_lake: MakeLake, extra: int
-) -> None:
-    made = make_lake()
-    store = _Counting(open_store(made.uri))
-    lake = PylanceLake(made.uri, None, store)
-    schema = lake.open_base().schema
-    rows = USEFUL_KEYS + extra
-    columns = [pa.array(range(rows)), pa.repeat("x", rows), pa.repeat(False, rows)]
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema.wal)
-    lake.write_sstable(SHARD, NAME, [batch], schema)
-    stored = made.store.get(f"_mem_wal/{SHARD}/{NAME}/bloom_filter.bin").data
-    assert (stored == FULL) == bool(extra)
-    store.gets.clear()
-    sstable = lake.open_sstable(SHARD, NAME, schema)
-    assert sstable.lookup(pa.table({"id": [rows, rows + 1]})).num_rows == 0
-    assert sstable.lookup(pa.table({"id": [0, rows - 1, rows]})).num_rows == 2
-    assert len([path for path in store.gets if path.endswith("bloom_filter.bin")]) == 1 - extra
-
-
 @pytest.mark.parametrize("dtype", [pa.int64(), pa.utf8()])
-def test_who_looks_up_often_asks_the_keys_instead_of_the_filter(
-    make_lake: MakeLake, dtype: pa.DataType
-) -> None:
+def test_the_keys_of_an_sstable_are_read_once(make_lake: MakeLake, dtype: pa.DataType) -> None:
     schema = pa.schema([pa.field("id", dtype, nullable=False), pa.field("v", pa.utf8())])
-    made = make_lake(schema, ("id",))
-    store = _Counting(open_store(made.uri))
-    lake = PylanceLake(made.uri, None, store)
+    lake = make_lake(schema, ("id",))
     have = pa.array(range(100)).cast(dtype).to_pylist()
     flush(lake, [{"id": key, "v": "x"} for key in have])
     sstable = lake.open_sstable(SHARD, NAME, lake.open_base().schema)
     absent = pa.table({"id": pa.array([1000, 1001]).cast(dtype)})
-    for _ in range(COLD_LOOKUPS + 1):
-        assert sstable.lookup(absent).num_rows == 0
+    assert sstable.lookup(absent).num_rows == 0
     warm = sstable.dataset.io_stats_snapshot().read_iops
-    store.gets.clear()
     for _ in range(3):
         assert sstable.lookup(absent).num_rows == 0
-    assert (store.gets, sstable.dataset.io_stats_snapshot().read_iops) == ([], warm)
+    again = lake.open_sstable(SHARD, NAME, lake.open_base().schema)
+    assert again.lookup(absent).num_rows == 0
+    assert sstable.dataset.io_stats_snapshot().read_iops == warm
     mixed = pa.table({"id": pa.array([7, 1000, 99]).cast(dtype)})
     assert sorted(sstable.lookup(mixed)["id"].to_pylist()) == sorted([have[7], have[99]])
     assert sstable.lookup(pa.table({"id": pa.array([7]).cast(dtype)})).num_rows == 1
