@@ -1,10 +1,8 @@
 """L-10: reads and folds are bounded in bytes, checked by counting the bytes that are held."""
 
 import gc
-import random
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,7 +12,6 @@ from weir.config import WriterConfig
 from weir.env import Env, Limits
 from weir.format import paths
 from weir.format.manifest import encode_manifest
-from weir.format.wal_entry import decode_entry
 from weir.log.shard_log import ShardLog
 from weir.log.tailer import WalTailer
 from weir.read.reader import UNIT_ENTRIES, _TailPiece
@@ -224,40 +221,6 @@ def test_l10_a_first_round_of_large_entries_is_bounded_too(tmp_path):
     tailer = WalTailer(table.shards()[0])
     assert next(iter(tailer)).position == 2
     assert judge.most <= 3 * READ_BYTES
-
-
-def compress(table):
-    """Rewrite every entry as another program might: an eighth of its size until it is read."""
-    folder = Path(table.uri, paths.wal_dir(table.shards()[0].id))
-    for path in folder.iterdir():
-        reader = pa.ipc.open_stream(path.read_bytes())
-        sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.ipc.new_stream(sink, reader.schema, options=options) as writer:
-            for batch in reader:
-                half = pa.array(["y" * ENTRY_BYTES + random.randbytes(700).hex()])
-                writer.write_batch(batch.set_column(1, batch.schema.field(1), half))
-        path.write_bytes(sink.getvalue())
-
-
-def test_l10_what_compressed_entries_expand_to_counts_as_held(tmp_path, monkeypatch):
-    uri = make(tmp_path, key=True)
-    compress(weir.open(uri))
-    table, judge = judged(uri)
-    sizes = []
-
-    def decode(data, **where):
-        entry = decode_entry(data, **where)
-        sizes.append(entry.size)
-        return entry
-
-    monkeypatch.setattr("weir.log.tailer.decode_entry", decode)
-    tailer = WalTailer(table.shards()[0])
-    tailer._ahead = ENTRIES
-    assert len(tailer._fetch(ENTRIES)) < 20
-    assert judge.most < READ_BYTES * 3 < 5 * READ_BYTES < 8 * judge.most
-    assert sum(sizes) <= 5 * READ_BYTES
-    assert sum(1 for _ in WalTailer(table.shards()[0])) == ENTRIES
 
 
 def test_l10_small_entries_cost_one_get_each():

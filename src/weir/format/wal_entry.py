@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from weir.env import Limits
 from weir.errors import CorruptEntry, InvalidInput, SchemaMismatch
-from weir.format.ipc_guard import decompressed_bytes
+from weir.format.ipc_guard import is_compressed
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.format.wal_header import EPOCH_KEY, TOKENS_KEY
 from weir.types import Epoch, Generation, Position
@@ -38,12 +38,6 @@ _STAGED: Final = b"weir_staged"
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 ENTRY_BYTES_MAX: Final = Limits().entry_bytes
-EXPANDED_BYTES_MAX: Final = Limits().read_bytes
-"""The most bytes a compressed entry may expand to: as many as one read may hold (L-10)."""
-EXPANDED_RATIO: Final = 16
-"""An entry may expand to this many times its stored size. weir and pylance do not compress entries;
-a few kB that claim to expand to a gigabyte are not a log (G-13)."""
-_EXPANDED_FREE: Final = 64 << 10
 _HEADERS_BYTES: Final = 1024
 """Room for the rest of an entry, besides its schema and batches: id, tokens, end marker."""
 _DAMAGE = (pa.ArrowException, ValueError, TypeError, OSError, LookupError, RecursionError)
@@ -82,7 +76,7 @@ class WalEntry:
     tokens: tuple[tuple[str, int], ...]
     """Exactly-once tokens: (application, version) pairs that became durable with the rows."""
     size: int
-    """Bytes in memory: the stored object, plus what its compressed buffers expand to."""
+    """Bytes in memory, which are those of the stored object."""
     filled: Fill | None = None
     """What its generation holds, itself included, by weir's count; None if another program wrote
     it."""
@@ -243,11 +237,10 @@ def decode_entry(
     if size > max_bytes:
         raise _corrupt(path, position, f"it has {size} bytes, more than the limit of {max_bytes}")
     try:
-        expanded = decompressed_bytes(data)
-        bound = min(max_bytes, EXPANDED_BYTES_MAX, max(_EXPANDED_FREE, EXPANDED_RATIO * size))
-        if expanded > bound:  # guard: G-13 test_wal_entry
-            raise _corrupt(path, position, f"it expands to more than {bound} bytes")
-        return _decode(data, position=position, held=size + expanded)
+        # A few kB may claim to expand to a gigabyte, and Arrow would take the memory.
+        if is_compressed(data):  # guard: G-13 test_wal_entry
+            raise _corrupt(path, position, "it is compressed, and no known program does that")
+        return _decode(data, position=position)
     except CorruptEntry:
         raise
     except MemoryError as error:
@@ -258,7 +251,8 @@ def decode_entry(
         raise _corrupt(path, position, str(error)) from error
 
 
-def _decode(data: bytes | memoryview, *, position: Position, held: int) -> WalEntry:
+def _decode(data: bytes | memoryview, *, position: Position) -> WalEntry:
+    size = len(data)
     source = pa.BufferReader(data)
     reader = pa.ipc.open_stream(source)
     metadata = dict(reader.schema.metadata or {})
@@ -289,7 +283,7 @@ def _decode(data: bytes | memoryview, *, position: Position, held: int) -> WalEn
         rows += batch.num_rows
         if batch.num_rows == 0:
             raise ValueError(f"batch {len(batches)} is empty")
-        if rows > 8 * held:
+        if rows > 8 * size:
             raise ValueError(f"it claims {rows} rows, more than its bytes can hold")
         batch.validate(full=True)
         if not batches and custom is not None:
@@ -306,7 +300,7 @@ def _decode(data: bytes | memoryview, *, position: Position, held: int) -> WalEn
         batches=tuple(batches),
         entry_id=entry_id,
         tokens=tokens,
-        size=held,
+        size=size,
         filled=_fill(private.get(_FILLED)),
         is_staged=_STAGED in private,
     )

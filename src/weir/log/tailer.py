@@ -168,19 +168,11 @@ class WalTailer:
             self._ahead = PREFETCH_ENTRIES_FIRST
             data = data[: data.index(None)]
         uris = [f"{where.site.wal.uri}/{path}" for path in wanted]
-        return self._decode(first, uris, data, 4 * self._aim(where.site))
-
-    def _decode(
-        self, first: Position, uris: list[str], data: list[bytes | None], room: int
-    ) -> list[WalEntry]:
         entries: list[WalEntry] = []
         for offset, body in enumerate(data):
             assert body is not None, "G-9: a hole was cut off before decoding"
             entry = decode_entry(body, position=Position(first + offset), path=uris[offset])
             self._entry_bytes += (entry.size - self._entry_bytes) / 8
-            room -= entry.size
-            if entries and room < 0:
-                break  # compressed entries grow when decoded; the rest comes next round
             entries.append(entry)
         return entries
 
