@@ -24,8 +24,6 @@ from weir.store.api import Folder, Meta
 from weir.store.paths import TEMPORARY
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-MANY = 64
-"""From this many paths on it is worth opening the folder that they have in common first."""
 _DELETED = " (deleted)"
 """What Linux appends to the name of a file or folder that was deleted while open."""
 
@@ -60,22 +58,6 @@ class Folders:
                         raise
         return folders, objects
 
-    @contextlib.contextmanager
-    def for_looks(self, paths: int) -> Iterator[tuple[str, int | None]]:
-        """The prefix to put before each of `paths` paths, and the `dir_fd` to stat them from.
-
-        For many paths the root is opened once: resolving it takes a fifth of a stat.
-        """
-        root: int | None = None
-        if paths >= MANY:
-            with contextlib.suppress(OSError):
-                root = os.open(self._root, _OPEN)
-        try:
-            yield (self._base, None) if root is None else ("", root)
-        finally:
-            if root is not None:
-                os.close(root)
-
     def unlink(self, folder: str, names: Sequence[str]) -> None:
         """Delete files from one folder, never while it is being scanned.
 
@@ -85,7 +67,7 @@ class Folders:
         """
         with self._opened(folder) as file:
             for name in names:
-                _lock(file, fcntl.LOCK_EX)
+                _lock(file, fcntl.LOCK_EX)  # guard: G-8
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=file)
                 _lock(file, fcntl.LOCK_UN)

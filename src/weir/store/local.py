@@ -37,7 +37,7 @@ from weir.store.api import (
     Parts,
     RootMissing,
 )
-from weir.store.folders import MANY, Folders, meta_of
+from weir.store.folders import Folders, meta_of
 from weir.store.paths import check, check_all, check_folder
 
 Names = list[str]
@@ -205,21 +205,7 @@ class LocalStore:
     def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """One after the other: a read is faster than handing it to another thread."""
         check_all(paths)
-        with self._folders.for_looks(len(paths)) as (base, root):
-            found: list[bytes | None] = []
-            for path in paths:
-                if found and found[-1] is None:
-                    # After a missing object the next is usually missing too: a stat is cheaper.
-                    try:
-                        os.stat(base + path, dir_fd=root, follow_symlinks=False)
-                    except FileNotFoundError:
-                        if self._is_missing(path):
-                            found.append(None)
-                            continue
-                    except OSError:
-                        pass  # reading it reports what is wrong
-                found.append(self._read_some(path, first))
-            return found
+        return [self._read_some(path, first) for path in paths]
 
     def _read_some(self, path: str, first: int | None) -> bytes | None:
         try:
@@ -306,22 +292,8 @@ class LocalStore:
             pending.extend(folders)
 
     def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """One after the other; if many, one listing first finds those that do not exist."""
-        there = None if len(prefixes) < MANY else self._there(prefixes)
-        return [
-            [*self.list(prefix)] if there is None or prefix in there else [] for prefix in prefixes
-        ]
-
-    def _there(self, prefixes: Sequence[str]) -> set[str] | None:
-        """The prefixes that may exist, by a scan of their common folder; None if all may."""
-        check_all([prefix.rstrip("/") for prefix in prefixes if prefix])
-        above = os.path.commonpath((min(prefixes), max(prefixes)))
-        if not above or above in prefixes:
-            return None
-        begins = len(above) + 1
-        folders = {folder[begins:] for folder in self._scan(above)[0]}
-        # guard: G-8 never test_many_shards_look
-        return {prefix for prefix in prefixes if prefix[begins:].partition("/")[0] in folders}
+        """One after the other."""
+        return [[*self.list(prefix)] for prefix in prefixes]
 
     def list_folder(self, prefix: str) -> Folder:
         """One folder."""
