@@ -49,6 +49,8 @@ DROPPED: Final = (
 )
 
 
+_GENERATIONS_APART: Final = 1 << 20
+"""Far more SSTables than a writer of a dropped table can have under way."""
 _TOGETHER: Final = 16
 """Shards that are read one by one at the same time."""
 
@@ -173,11 +175,18 @@ class Manifests:
 
     def _after_drop(self, first: ShardManifest, grave: ShardManifest) -> ShardManifest:
         epoch = Epoch(max(first.writer_epoch, grave.writer_epoch))
+        generation = first.current_generation
+        if first.replay_after == first.last_seen:
+            # C-16: then an SSTable that a writer of the dropped table still puts there has a number
+            # below, and is collected (G-4). Entries that a clone has copied keep theirs (F-14).
+            above = Generation(grave.current_generation + _GENERATIONS_APART)
+            generation = max(generation, above)  # guard: C-16 test_drop
         following = replace(
             first,
             version=Version(grave.version + 1),
             writer_epoch=epoch,
             closed_epoch=epoch,
+            current_generation=generation,
             replay_after=Position(first.replay_after + grave.last_seen),
             last_seen=Position(first.last_seen + grave.last_seen),
         )

@@ -57,7 +57,7 @@ def check(
     _require(following.last_seen >= current.last_seen, "F-3", "L must not fall", following)
     if current.dropped:
         # C-16: the first version of the next table's shard. Epochs and positions are never used
-        # again; generations are the new table's own.
+        # again; a clone that copied a log keeps the generations of its entries.
         _require(
             following.writer_epoch >= current.writer_epoch, "F-1", "epochs must not fall", following
         )

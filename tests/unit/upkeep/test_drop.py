@@ -651,3 +651,30 @@ def test_c16_a_writer_of_a_dropped_table_leaves_no_rows_there(tmp_path: Path, ac
     held = [path for path in (tmp_path / "t").rglob("*") if path.is_file()]
     assert [path for path in held if b"secret" in path.read_bytes()] == []
     assert [path for path in held if "_gen_" in str(path)] == []
+
+
+def test_c16_what_a_writer_of_a_dropped_table_flushes_is_collected_by_the_next_table(
+    tmp_path: Path,
+) -> None:
+    """Its SSTable has a number below those of the next table, so nothing can publish it."""
+    table = make(tmp_path / "t", 1)
+    with table.writer() as earlier:
+        for key in range(3):
+            put(earlier, [key], "a")
+            earlier.flush()
+    writer = weir.open(table.uri).writer()
+    put(writer, range(9), "secret")
+    weir.drop(table.uri)
+    anew = make(tmp_path / "t", 1)
+    with anew.writer() as other:
+        put(other, [1], "b")
+    with pytest.raises(weir.WeirError):
+        writer.flush()
+    writer.close()
+    assert anew.gc(min_age=0).ok
+    held = [path for path in (tmp_path / "t").rglob("*") if path.is_file()]
+    assert [path for path in held if b"secret" in path.read_bytes()] == []
+    assert weir.open(anew.uri).count() == 1
+    with weir.open(anew.uri).writer() as other:
+        put(other, [2], "c")
+    assert weir.open(anew.uri).count() == 2
