@@ -15,6 +15,7 @@ from weir.format import paths
 from weir.format.wal_entry import decode_entry
 from weir.log.appender import WalAppender
 from weir.log.manifests import Manifests
+from weir.log.site import ShardSite
 from weir.types import Generation, Position
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
@@ -199,19 +200,20 @@ def test_f14_a_fold_leaves_the_last_entry_of_a_live_owner(tmp_path: Path) -> Non
         other = weir.open(table.uri)
         if moment == "planned":
             other.compact()
-        tagging = writer._appender.tagging
-        require = tagging.require
+        checked = writer._appender.tags
+        require = checked.require
 
         def folded(
             tag: Generation,
+            site: ShardSite,
             position: Position,
             require: Any = require,
             other: weir.Table = other,
         ) -> None:
-            require(tag, position)
+            require(tag, site, position)
             other.compact()
 
-        tagging.require = folded  # type: ignore[method-assign]
+        checked.require = folded  # type: ignore[method-assign]
         writer.put(rows(4))
         manifest = shard.manifest()
         first, *_ = tags(table)

@@ -34,15 +34,14 @@ from weir.errors import (
 )
 from weir.format import paths
 from weir.format.schema import TableSchema
-from weir.format.wal_entry import Fill
-from weir.log.entry import Entry, EntryMaker, Token
+from weir.format.wal_entry import EntryEncoder, Fill
+from weir.log.entry import Entry, Token
 from weir.log.fence import Claim, claim_shard
-from weir.log.intake import Intake
+from weir.log.intake import Intake, fill_of
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
 from weir.log.site import ShardSite
-from weir.log.tagging import Tagging
-from weir.log.tags import Bounds
+from weir.log.tags import Bounds, GenerationTags, LogEnds, follow_log
 from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing
 from weir.types import Epoch, Generation, Position
 
@@ -74,13 +73,20 @@ class WalAppender:
         *,
         manifests: Manifests,
         bounds: Bounds | None = None,
+        ends: LogEnds | None = None,
     ) -> None:
+        """`ends` of a log with live entries; None: it has none."""
         self.site = site
         self.manifests = manifests
-        self.tagging = Tagging(manifests, claim, bounds or Bounds.of(WriterConfig()))
+        self.claim = claim
+        """The claim this appender writes under."""
+        first = Generation(claim.manifest.current_generation)
+        ends = ends or LogEnds(first, Fill(), claim.manifest.replay_after)
+        self.tags = GenerationTags(ends, bounds or Bounds.of(WriterConfig()))
+        """The only place that checks the tags of entries (F-14)."""
         self.ownership = Ownership(manifests, claim)
         self.bytes_written = 0
-        self._entries = EntryMaker(site, schema, self.tagging)
+        self._encoder = EntryEncoder(schema, max_bytes=site.env.limits.entry_bytes)
         self._intake = Intake(schema)
         self._next = Position(claim.fence + 1)
         self._lock = site.env.threads.lock()
@@ -102,20 +108,16 @@ class WalAppender:
         site = shard.site_for_writing(schema)
         manifests = Manifests(site)
         claim = claim_shard(site, manifests, fence_ttl=fence_ttl, wal_only=True)
-        bounds = Bounds.of(shard.writer_defaults)
-        appender = cls(site, schema, claim, manifests=manifests, bounds=bounds)
-        if not appender.tagging.follow_log(keyed=bool(schema.primary_key)):
+        followed = follow_log(manifests, claim, keyed=bool(schema.primary_key))
+        if followed is None:
             raise CommitConflict(
                 f"{site}: the log holds entries of another program or an older release, so"
                 " the generation of the next entry is not known. Open a writer of the shard"
                 " and close it, which flushes them, then append"
             )
-        return appender
-
-    @property
-    def claim(self) -> Claim:
-        """The claim this appender writes under."""
-        return self.tagging.claim
+        claim, ends = followed
+        bounds = Bounds.of(shard.writer_defaults)
+        return cls(site, schema, claim, manifests=manifests, bounds=bounds, ends=ends)
 
     @property
     def epoch(self) -> Epoch:
@@ -176,8 +178,31 @@ class WalAppender:
                 # A read would not be enough: its request may still be in flight, and land where
                 # the next entry should go.
                 self._append(self._appending)
-            tag = self.tagging.choose(batches) if generation is None else generation
-            return self._append(self._entries.make(batches, tag, tokens, is_staged=is_staged))
+            more = fill_of(batches)
+            tag = self.tags.following(more)[0] if generation is None else generation
+            return self._append(self._encoded(batches, tag, tokens, more, is_staged=is_staged))
+
+    def _encoded(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        generation: Generation,
+        tokens: Sequence[Token],
+        more: Fill,
+        *,
+        is_staged: bool = False,
+    ) -> Entry:
+        filled = self.tags.filled_with(generation, more)
+        data = self._encoder.encode(
+            batches,
+            epoch=self.epoch,
+            generation=generation,
+            entry_id=self.site.env.new_hex(),
+            tokens=tokens,
+            filled=None if is_staged else filled,
+            is_staged=is_staged,
+            batches_max=self.tags.bounds.batches,
+        )
+        return Entry(batches, generation, data, filled, is_staged)
 
     def _append(self, entry: Entry) -> Position:
         self._appending = entry
@@ -201,7 +226,7 @@ class WalAppender:
         """Encode an entry for `write`, without a request; `more`: what the batches hold."""
         with self._lock:
             self._check(batches)
-            return self._entries.make(batches, generation, tokens, more=more)
+            return self._encoded(batches, generation, tokens, more)
 
     def write(self, entry: Entry) -> Position:
         """Make the entry durable and return its position; raises as `append` does.
@@ -234,7 +259,7 @@ class WalAppender:
         """Safe to interrupt and call again: the entry's position is set first."""
         entry.position = position
         if not entry.is_staged:
-            self.tagging.landed(entry.generation, entry.filled, position)
+            self.tags.landed(entry.generation, entry.filled, position)
         following, nbytes = Position(position + 1), len(entry.data)
         if self._next == position:
             self._next = following
@@ -242,7 +267,7 @@ class WalAppender:
 
     def _require_tag(self, entry: Entry) -> None:
         try:
-            self.tagging.require(entry.generation, self._next)
+            self.tags.require(entry.generation, self.site, self._next)
         except InvalidInput as refused:
             refused.not_written = list(entry.batches)
             raise
@@ -280,7 +305,7 @@ class WalAppender:
         error: every row is durable, and the log is only folded later. One commit.
         """
         try:
-            self.manifests.leave(self.epoch, self.tagging.last)
+            self.manifests.leave(self.epoch, self.tags.last)
         except (StoreError, FencedError, CommitConflict, UnknownOutcome) as error:
             logger.info("wal.leave.skipped %s reason=%s", self.site.label, error)
 

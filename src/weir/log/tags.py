@@ -20,11 +20,10 @@ a log that begins above g it would tag below existing entries. Three operations 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weir.config import WriterConfig
-from weir.errors import FencedError, MissingEntry
+from weir.errors import FencedError, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import Fill, WalEntry, decode_entry
@@ -34,8 +33,6 @@ from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.store.api import ObjectMissing
 from weir.types import Generation, Position
-
-Change = Callable[[ShardManifest], tuple[ShardManifest, Evidence] | None]
 
 
 def is_live(entry: WalEntry, current_generation: int, *, keyed: bool) -> bool:
@@ -96,26 +93,6 @@ class Bounds:
         )
 
 
-class GenerationTags:
-    """Tags of a writer without a MemTable: they rise where a MemTable would be full.
-
-    So a later replay of the log, by weir or a native writer, takes bounded memory (F-8).
-    Not locked: its owner calls it under a lock.
-    """
-
-    def __init__(self, generation: Generation, filled: Fill, bounds: Bounds) -> None:
-        """`filled` is what the generation already holds."""
-        self.generation = generation
-        self.filled = filled
-        self._bounds = bounds
-
-    def following(self, more: Fill) -> tuple[Generation, Fill]:
-        """The generation of the next rows, and what it holds with them; changes nothing."""
-        if self._bounds.has_room(self.filled, more):
-            return self.generation, self.filled + more
-        return Generation(self.generation + 1), more
-
-
 @dataclass(frozen=True, slots=True)
 class LogEnds:
     """The live entries of a log as seen from its two ends."""
@@ -128,6 +105,48 @@ class LogEnds:
     """Where the last live entry is; R when there is none."""
     begins: Generation | None = None
     """The tag of the first live entry, when that is above the current generation."""
+
+
+class GenerationTags:
+    """The tag of the last rows, and the one of the next: it rises where a MemTable would be full.
+
+    So a later replay of the log, by weir or a native writer, takes bounded memory (F-8).
+    Not locked: its owner calls it under a lock.
+    """
+
+    def __init__(self, ends: LogEnds, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.landed(ends.generation, ends.filled, ends.last)
+
+    def landed(self, tag: Generation, filled: Fill, last: Position) -> None:
+        """The last entry with rows has that tag, and is there."""
+        self.generation, self.filled, self.last = tag, filled, last
+
+    def ahead(self) -> GenerationTags:
+        """A cursor that goes on from here, for rows that get their tag before they are written."""
+        return GenerationTags(LogEnds(self.generation, self.filled, self.last), self.bounds)
+
+    def following(self, more: Fill) -> tuple[Generation, Fill]:
+        """The generation of the next rows, and what it holds with them; changes nothing."""
+        if self.bounds.has_room(self.filled, more):
+            return self.generation, self.filled + more
+        return Generation(self.generation + 1), more
+
+    def filled_with(self, tag: Generation, more: Fill) -> Fill:
+        """What the generation `tag`, this one or the next, holds with `more`."""
+        return self.filled + more if tag == self.generation else more
+
+    def require(self, tag: Generation, site: ShardSite, position: Position) -> None:
+        """Return if the entry at `position` may have that tag; `InvalidInput` otherwise.
+
+        Never below the log's highest tag, never more than one above.
+        """
+        if tag not in (self.generation, self.generation + 1):
+            raise InvalidInput(
+                f"{site}: cannot write an entry of generation {tag} at position {position}, after"
+                f" one of generation {self.generation}; the generation must stay or rise by one."
+                " Nothing was written"
+            )
 
 
 def read_log_ends(
@@ -174,12 +193,23 @@ def read_log_ends(
     return LogEnds(last.generation, filled, last.position, begins=raised)
 
 
-def beginning_at(first: Generation) -> Change:
-    """Set the current generation to the first tag of the live log; no live tag is lower."""
+def begin_at(manifests: Manifests, claim: Claim, first: Generation | None) -> Claim:
+    """The claim, with `first` committed as the current generation, unless it is None: the first tag
+    of the live log, which is above. No live tag is lower, and a native writer would tag below it.
+    """
 
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-        if current.current_generation >= first:
+        if first is None or current.current_generation >= first:
             return None
         return replace(current, current_generation=first), Evidence(renumbers=True)
 
-    return change
+    if first is None:
+        return claim
+    return replace(claim, manifest=manifests.update(change, epoch=claim.epoch))
+
+
+def follow_log(manifests: Manifests, claim: Claim, *, keyed: bool) -> tuple[Claim, LogEnds] | None:
+    """What an owner that does not replay begins with, its current generation set (F-14); None: the
+    log must be flushed first."""
+    ends = read_log_ends(manifests.site, manifests, claim, keyed=keyed)
+    return None if ends is None else (begin_at(manifests, claim, ends.begins), ends)

@@ -30,7 +30,7 @@ from weir.log.fence import claim_shard
 from weir.log.intake import Intake, Owns
 from weir.log.manifests import Manifests, State
 from weir.log.site import ShardSite
-from weir.log.tags import Bounds, LogEnds
+from weir.log.tags import Bounds, begin_at, follow_log
 from weir.search.memory import WriterIndexes
 from weir.search.options import SearchOptions
 from weir.search.words import Words
@@ -100,7 +100,9 @@ class ShardWriter:
             memtables = MemTables(schema, env, bounds, claim.manifest, claim.fence)
         self._state = state = WriterState(env, config, appender.site, memtables, crowd)
         watch(state)
-        if memtables is not None:
+        if memtables is None:
+            state.tags = appender.tags.ahead()
+        else:
             self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)
             self._reads = OwnReads(state, memtables, appender, schema, lake, indexes, belongs)
         self._committer = Committer(state, self.intake, appender, self._flusher)
@@ -130,8 +132,7 @@ class ShardWriter:
         `crowd` is shared by writers that the same threads put to. `known` is what the caller has
         just read. `only_left`: see `claim_shard`.
         """
-        config = config or WriterConfig()
-        # Before the claim: settings that do not fit the table leave no trace (M-2).
+        config = config or WriterConfig()  # checked before the claim: misfits leave no trace (M-2)
         indexes = WriterIndexes.plan(lake, schema, config, env=site.env, name=site.label)
         manifests = Manifests(site, None if known is None else known[0])
         claim = claim_shard(
@@ -142,30 +143,18 @@ class ShardWriter:
             known=known,
             only_left=only_left,
         )
-        appender = WalAppender(site, schema, claim, manifests=manifests, bounds=Bounds.of(config))
         began = site.env.clock.boottime()
-        keyed = bool(schema.primary_key)
+        keyed, ends = bool(schema.primary_key), None
         replay = Replay(site, manifests, claim, keyed=keyed)
+        followed = None if config.enable_memtable else follow_log(manifests, claim, keyed=keyed)
         if config.enable_memtable:
-            appender.tagging.begin_at(replay.begins())  # guard: F-14 test_tags
-        writer = cls(
-            appender,
-            schema=schema,
-            lake=lake,
-            config=config,
-            indexes=indexes,
-            belongs=belongs,
-            crowd=crowd,
-        )
-        if config.enable_memtable:
-            writer._replay(replay)
-        elif appender.tagging.follow_log(keyed=keyed):
-            writer._state.tags = appender.tagging.without_memtable()
+            claim = begin_at(manifests, claim, replay.begins())  # guard: F-14 test_tags
+        elif followed is not None:
+            claim, ends = followed
         else:
             # F-14: a MemTable writer flushes what others left before later entries are tagged.
             flushing = replace(config, enable_memtable=True)
-            first = cls.open(site, schema=schema, lake=lake, config=flushing)
-            with first:
+            with cls.open(site, schema=schema, lake=lake, config=flushing) as first:
                 first.flush()
             return cls.open(
                 site,
@@ -176,6 +165,19 @@ class ShardWriter:
                 crowd=crowd,
                 only_left=only_left,
             )
+        writer = cls(
+            WalAppender(
+                site, schema, claim, manifests=manifests, bounds=Bounds.of(config), ends=ends
+            ),
+            schema=schema,
+            lake=lake,
+            config=config,
+            indexes=indexes,
+            belongs=belongs,
+            crowd=crowd,
+        )
+        if config.enable_memtable:
+            writer._replay(replay)
         writer._state.counters.replay_seconds = site.env.clock.boottime() - began
         return writer
 
@@ -598,10 +600,10 @@ class ShardWriter:
 
     def _replay(self, replay: Replay) -> None:
         """Load the rows that older writers left in the log."""
-        flusher, tagging = self._require_memtables("replay"), self._appender.tagging
+        flusher, tags = self._require_memtables("replay"), self._appender.tags
         self.once.replayed(flusher.rebuild(replay, self.intake.stored))
         active = flusher.active
-        tagging.go_on(LogEnds(active.generation, active.filled, self._appender.claim.fence))
+        tags.landed(active.generation, active.filled, self._appender.claim.fence)
         if not replay.keeps_the_rule:  # guard: F-14 test_tags
             flusher.publish_replayed()
         with self._state.lock:
