@@ -1,6 +1,6 @@
 """A set of keys that tells which keys of a batch are new and which are known.
 
-Scans, counts, compaction and overwrites all merge with it. Integers go through a `NumberSet`, at
+Scans, counts, compaction and overwrites all merge with it. Integers go through a `SlotTable`, at
 any batch size. Other keys go through Arrow's `is_in`, which builds a hash table at each call (so
 pass large batches), or, for many small queries of a set that no longer grows, through their sorted
 hashes. docs/design/0001-merge-engine.md has the figures.
@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from weir.format.keys import pk_values
 from weir.keys.index import Positions
-from weir.keys.numbers import NumberSet, codes_of, is_whole
+from weir.keys.numbers import codes_of, is_whole
+from weir.keys.slots import SlotTable
 
 GATHER_BYTES: Final = 64 << 20
 GATHER_ROWS: Final = 1 << 20
@@ -34,7 +35,7 @@ class KeySet:
     """
 
     def __init__(self, dtype: pa.DataType, expected: int = 0) -> None:
-        self._numbers = NumberSet(expected) if is_whole(dtype) else None
+        self._numbers = SlotTable(expected) if is_whole(dtype) else None
         self._values: list[pa.Array] = []
         self._hashed: _HashedKeys | None = None
         self._count = 0

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.keys.numbers import NumberSet
+from weir.keys.slots import SlotTable
 
 FAR = st.integers(-(2**63), 2**63 - 1)
 
@@ -18,7 +18,7 @@ NEAR = st.builds(lambda at, by: max(-(2**63), min(2**63 - 1, at + by)), FAR, st.
 )
 def test_a_set_of_numbers_equals_a_set(parts: list[list[int]], asked: list[int]) -> None:
     """Numbers close together, far apart, or spreading out as more are added."""
-    numbers, model = NumberSet(), set[int]()
+    numbers, model = SlotTable(), set[int]()
     asked += [n + by for part in parts for n in part for by in (-1, 0, 1) if abs(n + by) < 2**63]
     asked += [-(2**63), 2**63 - 1]
     for part in parts:
@@ -29,6 +29,6 @@ def test_a_set_of_numbers_equals_a_set(parts: list[list[int]], asked: list[int])
 
 
 def test_a_set_of_numbers_makes_no_room_for_what_it_is_told_to_expect() -> None:
-    numbers = NumberSet(1 << 40)  # as given by a level that does not know its row count
+    numbers = SlotTable(1 << 40)  # as given by a level that does not know its row count
     numbers.add(np.array([5, 1 << 60], np.int64))
     assert numbers.find(np.array([4, 5, 1 << 60], np.int64)).tolist() == [1, 2]
