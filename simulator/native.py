@@ -27,9 +27,10 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.schema import align_batch
 from weir.format.wal_entry import EntryEncoder, Fill, WalEntry, decode_entry
-from weir.log.fence import Claim, claim_shard
+from weir.log.fence import claim_shard
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
+from weir.log.ownership import Claim
 from weir.log.rules import Evidence
 from weir.log.tags import Bounds
 from weir.store.api import Bytes, ObjectExists

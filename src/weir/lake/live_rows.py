@@ -3,7 +3,7 @@
 Lance splits its reads around deleted rows. With every second row deleted, that took 342 ms for 2
 million rows of three columns; reading all rows and dropping the deleted ones here took 50 ms (one
 column: 100 and 15; every twentieth row deleted: 109 and 80; half of the file deleted in one run: 23
-and 44). The SSTables of a stream that keeps updating the same keys are of the first kind.
+and 44). The base of a stream that keeps updating the same keys is of the first kind.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ put its fence above ours.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weir.durations import Duration
 from weir.errors import (
@@ -33,7 +33,7 @@ from weir.format.wal_entry import encode_fence
 from weir.log.floors import FloorValues
 from weir.log.headers import header_at
 from weir.log.manifests import Manifests, State
-from weir.log.ownership import LONG_AGO, ClockReading, proof_lifetime
+from weir.log.ownership import Claim, ClockReading, proof_lifetime
 from weir.log.site import ShardSite
 from weir.log.tip import find_tip
 from weir.log.wal_store import WalMoved
@@ -45,23 +45,6 @@ logger = logging.getLogger("weir.log")
 _POSITIONS_MAX = 10_000
 """How far a fence is carried on. An old writer adds at most one entry per position; only a runaway
 log gets this far."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A shard that is ours: what to replay, and where the next entry goes."""
-
-    manifest: ShardManifest
-    fence: Position
-    proof: ClockReading = LONG_AGO
-    """When the manifest read that proved our epoch began (G-7b)."""
-    fence_ttl: float = 0.0
-    """Seconds for which that proof is trusted."""
-
-    @property
-    def epoch(self) -> Epoch:
-        """The epoch this claim holds."""
-        return Epoch(self.manifest.writer_epoch)
 
 
 class NotLeft(CommitConflict):

@@ -19,14 +19,16 @@ time has passed. A clock that disagrees, or runs backwards, costs a new proof an
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from weir.durations import Duration, seconds
 from weir.env import Clock
 from weir.errors import InvalidInput
+from weir.format.manifest import ShardManifest
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.types import Epoch
+from weir.types import Epoch, Position
 
 
 def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
@@ -73,26 +75,27 @@ LONG_AGO = ClockReading(float("-inf"), float("-inf"))
 """A proof too old to be trusted."""
 
 
-class Claimed(Protocol):
-    """What `Ownership` needs of a claim; `weir.log.fence.Claim` implements it."""
+@dataclass(frozen=True)
+class Claim:
+    """A shard that is ours: what to replay, and where the next entry goes."""
+
+    manifest: ShardManifest
+    fence: Position
+    proof: ClockReading = LONG_AGO
+    """When the manifest read that proved our epoch began (G-7b)."""
+    fence_ttl: float = 0.0
+    """Seconds for which that proof is trusted."""
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch that the claim holds."""
-
-    @property
-    def proof(self) -> ClockReading:
-        """When the read that proved it began."""
-
-    @property
-    def fence_ttl(self) -> float:
-        """Seconds for which that proof is trusted."""
+        """The epoch this claim holds."""
+        return Epoch(self.manifest.writer_epoch)
 
 
 class Ownership:
     """Remembers when the last proof began. Used by one thread at a time (the one that appends)."""
 
-    def __init__(self, manifests: Manifests, claim: Claimed) -> None:
+    def __init__(self, manifests: Manifests, claim: Claim) -> None:
         self._manifests = manifests
         self._clock = manifests.site.env.clock
         self._epoch = claim.epoch

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 
 from weir.errors import CommitConflict, CorruptEntry, MissingEntry, SnapshotExpired
 from weir.format.wal_entry import WalEntry
-from weir.log.fence import Claim
 from weir.log.manifests import Manifests
+from weir.log.ownership import Claim
 from weir.log.site import ShardSite
 from weir.log.tags import is_live, require_own
 from weir.log.tailer import WalTailer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from weir.errors import InvalidInput
 
@@ -11,7 +10,6 @@ TEMPORARY = re.compile(r"#\d+$")
 """Names of files being written; obstore and pylance leave them out of listings too."""
 
 _BAD = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\\]|#\d+(/|$)")
-_CONTROLS = dict.fromkeys(range(32))
 
 
 def check(path: str) -> str:
@@ -22,18 +20,6 @@ def check(path: str) -> str:
             " control characters or backslashes, or end in '#' and digits"
         )
     return path
-
-
-def check_all(paths: Sequence[str]) -> None:
-    """`check` each path, at the cost of a single check if nothing looks odd."""
-    if not paths:
-        return
-    # In the joined text an empty path or an outer slash shows as "//", a leading dot as "/.".
-    text = "/".join(paths)
-    # `translate` beats `isprintable` on a long text, and loses on a short one.
-    if not text.isascii() or len(text.translate(_CONTROLS)) < len(text) or _looks_odd(text):
-        for path in paths:
-            check(path)
 
 
 def _looks_odd(path: str) -> bool:

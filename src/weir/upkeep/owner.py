@@ -13,7 +13,8 @@ from uuid import UUID
 
 from weir.errors import CommitConflict, FencedError, SealedShard, WalStoreMismatch
 from weir.format.manifest import ShardManifest, Status
-from weir.log.fence import Claim, claim_shard
+from weir.log.fence import claim_shard
+from weir.log.ownership import Claim
 from weir.log.rules import Evidence
 from weir.log.wal_store import WalMoved
 from weir.routing.core import Core

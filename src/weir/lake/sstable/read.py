@@ -29,7 +29,7 @@ from weir.lake.base.view import SCAN_BATCH_ROWS
 from weir.lake.files import Columns, FileLookups, KeyedFile
 from weir.lake.filters import filter_rows
 from weir.lake.lance_errors import lance_errors
-from weir.lake.live_rows import RowRange, has_dense_deletes, scan_past_deletes
+from weir.lake.live_rows import RowRange, scan_past_deletes
 from weir.lake.schemas import with_field_ids
 from weir.lake.shared import SharedDataset
 
@@ -127,16 +127,7 @@ class LanceSsTable:
         """A range of its rows, counting those that a later row of the SSTable replaces."""
         return SsTablePart(self, within)
 
-    def scan_part(
-        self, columns: Sequence[str] | None, within: RowRange
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of `scan` that lie in the range `within`."""
-        yield from self._read_all(self._projection(self._wanted(columns)), within)
-
     def _read(self, projection: _Projection, filter: str | None) -> Iterator[pa.RecordBatch]:
-        if filter is None and self._has_dense_deletes:
-            yield from self._read_all(projection, None)
-            return
         with lance_errors(f"scanning {self.dataset.uri}"):
             scanner = self.dataset.scanner(
                 columns=projection.source_names,
@@ -147,18 +138,16 @@ class LanceSsTable:
             for batch in scanner.to_batches():
                 yield projection.apply(batch)
 
-    def _read_all(
-        self, projection: _Projection, within: RowRange | None
+    def scan_part(
+        self, columns: Sequence[str] | None, within: RowRange
     ) -> Iterator[pa.RecordBatch]:
+        """The rows of `scan` that lie in the range `within`."""
+        projection = self._projection(self._wanted(columns))
         with lance_errors(f"scanning {self.dataset.uri}"):
             for batch in scan_past_deletes(
                 self.dataset, projection.source_names, within=within, batch_size=SCAN_BATCH_ROWS
             ):
                 yield projection.apply(batch)
-
-    @cached_property
-    def _has_dense_deletes(self) -> bool:
-        return has_dense_deletes(self.dataset)
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of `keys` found here, tombstones included, in no promised order.

@@ -28,8 +28,8 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import align_batch
 from weir.format.wal_entry import WalEntry
-from weir.log.fence import Claim
 from weir.log.manifests import Manifests
+from weir.log.ownership import Claim
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.read.cache import ReadCache
