@@ -275,7 +275,7 @@ def test_c5_a_clone_of_a_clone_of_a_clone_pins_the_first_by_itself(tmp_path):
     assert rows(again(d)) == BEFORE
 
 
-def test_c6_c7_the_epoch_carries_over_and_later_entries_are_refused(tmp_path):
+def test_c7_the_epoch_carries_over_and_later_entries_are_refused(tmp_path):
     table = make(tmp_path / "t", 1)
     for _ in range(3):
         table.shards()[0].writer().close()

@@ -193,7 +193,7 @@ def test_c11_the_heirs_newer_row_wins_over_a_late_fold_of_the_parent(tmp_path):
     assert rows(again(table)) == expect((A, "new"))
 
 
-def test_c12_children_take_no_raw_log(tmp_path):
+def test_c11_children_take_no_raw_log(tmp_path):
     """A parent with an open gap is flushed first: no entry of its log is ever copied to a child."""
     table = make(tmp_path / "t", 1)
     writer = table.shards()[0].writer()

@@ -186,7 +186,7 @@ def _reconnect(shard: LocalShard) -> None:
 
 
 @MODES
-def test_m5_statistics_are_true_right_after_reopen(shard: LocalShard, memtable: bool) -> None:
+def test_statistics_are_true_right_after_reopen(shard: LocalShard, memtable: bool) -> None:
     w = shard.writer(enable_memtable=False)
     for i in range(3):
         w.put([row(i)])

@@ -163,7 +163,7 @@ def test_f8_replay_fills_the_indexes_of_the_memtable(tmp_path, column, query):
 
 @MODES
 @pytest.mark.parametrize("left", ["nothing", "rows"])
-def test_m5_the_first_put_after_opening_needs_no_probe(shard, memtable, left):
+def test_the_first_put_after_opening_needs_no_probe(shard, memtable, left):
     if left == "rows":
         writer = shard.writer(enable_memtable=memtable)
         writer.put([row(1)])

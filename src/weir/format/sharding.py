@@ -32,7 +32,7 @@ from weir.format.columns import plain_array
 _NAMESPACE: Final = UUID("6f3b2d53-52a4-5b1c-9d0e-77656972f00d")
 _LANCEDB: Final = UUID("4c534d57-5249-5445-5f53-484152443031")
 FIRST_ROUTING: Final = 0
-"""The routing of a new table, with LanceDB's ids. Tables of format 1 begin at 1, with weir's."""
+"""The routing of a new table, with LanceDB's ids."""
 _FIELD: Final = "bucket"
 BUCKETS_MAX: Final = 1024
 

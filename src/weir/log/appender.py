@@ -36,10 +36,10 @@ from weir.format import paths
 from weir.format.schema import TableSchema
 from weir.format.wal_entry import EntryEncoder, Fill
 from weir.log.entry import Entry, Token
-from weir.log.fence import Claim, claim_shard
+from weir.log.fence import claim_shard
 from weir.log.intake import Intake, fill_of
 from weir.log.manifests import Manifests
-from weir.log.ownership import Ownership
+from weir.log.ownership import Claim, Ownership
 from weir.log.site import ShardSite
 from weir.log.tags import Bounds, GenerationTags, LogEnds, follow_log
 from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing
@@ -111,7 +111,7 @@ class WalAppender:
         followed = follow_log(manifests, claim, keyed=bool(schema.primary_key))
         if followed is None:
             raise CommitConflict(
-                f"{site}: the log holds entries of another program or an older release, so"
+                f"{site}: the log holds entries of another program, so"
                 " the generation of the next entry is not known. Open a writer of the shard"
                 " and close it, which flushes them, then append"
             )

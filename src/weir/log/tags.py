@@ -14,7 +14,7 @@ a log that begins above g it would tag below existing entries. Three operations 
   a flush       publishes generation g and covers its entries: the next begins with g + 1
   a fold        covers entries by rows in the base (L-6) and sets g to the tag of the next entry; so
                 the last entry of an owner that has not left, whose tag is known, stays above R
-  a claim       finds a log that breaks the rule (another program's, an older release's) and sets g
+  a claim       finds a log that breaks the rule (another program's) and sets g
                 to the first tag, or flushes everything before its first put
 """
 
@@ -27,8 +27,8 @@ from weir.errors import FencedError, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import Fill, WalEntry, decode_entry
-from weir.log.fence import Claim
 from weir.log.manifests import Manifests
+from weir.log.ownership import Claim
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.store.api import ObjectMissing

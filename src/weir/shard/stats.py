@@ -1,4 +1,4 @@
-"""Statistics of a writer: typed, cheap, true at every moment (M-5)."""
+"""Statistics of a writer: typed, cheap, true at every moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WalStats:
     epoch: int
     fence_position: int
     next_position: int
-    """Where the next entry will go; true also right after opening (M-5)."""
+    """Where the next entry will go; true also right after opening."""
     durable_position: int
     """The last position known durable, the fence included."""
     entries: int

@@ -406,7 +406,7 @@ def _copy_shard(job: _CloneRun, pin: ShardCut, place: LogPlace) -> tuple[Positio
     copy.manifests.create(
         ShardManifest(
             version=Version(1),
-            writer_epoch=pin.epoch,  # C-6
+            writer_epoch=pin.epoch,
             closed_epoch=pin.epoch,
             log_place=place.seq,  # guard: S-4
             replay_after=start,

@@ -2,7 +2,7 @@
 
 Steps, each idempotent; an interrupted run is finished by running it again:
   1  record what is being done, once nothing stands in its way
-  2  make the new shards, empty (C-12), numbering generations above all old ones (C-13)
+  2  make the new shards, empty, numbering generations above all old ones (C-13)
   3  seal every shard of the old routing: claim, fence, replay, flush to R = L, then `SEALED`
   4  checkpoint everything, as the way back
   5  one record changes the routing; from here on rows go to the new shards

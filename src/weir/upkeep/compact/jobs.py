@@ -52,7 +52,7 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     """The inputs, as cuts: SSTables not yet in the base, and log entries to be folded."""
     wal: Mapping[UUID, WalFold] = {}
     number: int = 0
-    """Higher than that of every earlier fold; noted in the base with its rows. 0: older release."""
+    """Higher than that of every earlier fold; noted in the base with its rows."""
 
     @property
     def folded_generations(self) -> dict[UUID, int]:
