@@ -45,6 +45,19 @@ def test_s8_no_table_begins_inside_another(tmp_path: Path, how: str, outer: str)
     assert not source.checkpoints()
 
 
+@pytest.mark.parametrize("below", ["data/x", "_indices/deep/er"])
+@pytest.mark.parametrize("how", MAKE)
+def test_s8_no_table_begins_around_another(tmp_path: Path, how: str, below: str) -> None:
+    """Lance would delete the inner one's files as its own leftovers."""
+    source = weir.create(str(tmp_path / "source"), SCHEMA)
+    place = tmp_path / "outer"
+    inner = weir.create(str(place / below), SCHEMA)
+    with pytest.raises(weir.InvalidInput, match=f"hold another one, {inner.uri}, and"):
+        MAKE[how](source, str(place))
+    assert how == "enable" or {path.name for path in place.iterdir()} == {below.partition("/")[0]}
+    assert not source.checkpoints()
+
+
 def test_s8_no_table_begins_inside_another_on_any_store(
     table_uri: str, store_kind: StoreKind
 ) -> None:

@@ -7,12 +7,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import PurePath
+from typing import Final
 
 from weir.errors import StoreDenied
 from weir.format import paths
 from weir.records.table import TableRecords
 from weir.store.api import Store
 from weir.store.consent import real_place
+
+_CLEANED: Final = {*paths.TABLE_FOLDERS} - {paths.SHARDS, paths.WEIR}
+"""Folders in which Lance deletes what no version names."""
 
 
 def enclosing_table(uri: str, open_at: Callable[[str], Store]) -> str | None:
@@ -26,6 +30,20 @@ def enclosing_table(uri: str, open_at: Callable[[str], Store]) -> str | None:
             has_versions = bool(store.list_folder(paths.VERSIONS)[1])
             if has_versions or TableRecords(store).find() is not None:
                 return folder
+    return None
+
+
+def enclosed_table(store: Store) -> str | None:
+    """The dataset in a folder that a table at this place would write to; None: there is none.
+
+    One list, and one for each such folder that is there.
+    """
+    folders, _ = store.list_folder("")
+    for folder in set(folders).intersection(_CLEANED):
+        for found in store.list(folder):
+            inside, is_version, _ = found.path.partition(f"/{paths.VERSIONS}/")
+            if is_version:
+                return f"{store.uri}/{inside}"
     return None
 
 

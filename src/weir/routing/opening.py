@@ -41,7 +41,7 @@ from weir.lake.supported import require_supported
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.wal_store import make_folder, require_no_table
-from weir.records.enclosing import enclosing_table, is_within
+from weir.records.enclosing import enclosed_table, enclosing_table, is_within
 from weir.records.lineage import require_ready
 from weir.records.table import Route, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
@@ -174,12 +174,18 @@ def enable(
 
 
 def require_own_place(uri: str, options: Options, env: Env) -> None:
-    """`InvalidInput` for the place of a new table inside another one, which would collect it."""
+    """`InvalidInput` for a new table inside another one, which would collect it, or around one."""
     table = enclosing_table(uri, lambda above: open_store(above, options, env=env))
     if table is not None:  # guard: S-8 test_making_inside
         raise InvalidInput(
             f"{uri} is inside the table {table}, which deletes what it does not know in its"
             " folders; choose a place outside it. Nothing was written"
+        )
+    inner = enclosed_table(open_store(uri, options, env=env))
+    if inner is not None:  # guard: S-8 test_making_inside
+        raise InvalidInput(
+            f"{uri} would be a table whose folders hold another one, {inner}, and it deletes what"
+            " it does not know there; choose another place. Nothing was written"
         )
 
 
