@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
 from weir.errors import CorruptEntry
+from weir.format import lance_messages as messages
 from weir.format.lance_file import parse_version_name, unusable
-from weir.format.lance_messages import MESSAGES, read_indices, read_manifest
-from weir.format.protobuf import LaterFormat, require_known
+from weir.format.lance_messages import read_indices, read_manifest
+from weir.format.protobuf import LaterFormat, Repeated, require_known
 from weir.types import Generation, Version
 
 MEM_WAL_INDEX: Final = "__lance_mem_wal"
@@ -104,7 +105,7 @@ def parse_base_manifest(raw: bytes, *, path: str) -> BaseManifest:
 def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
     """The value of the MemWAL index entry, or `CorruptEntry` naming `path`."""
     try:
-        return _details(MESSAGES["MemWalIndexDetails"].FromString(bytes(value)))
+        return _details(messages.parse(messages.MemWalIndexDetails, value))
     except LaterFormat as error:
         raise CorruptEntry(f"{path} cannot be read: {error}") from error
     except (DecodeError, ValueError) as error:
@@ -113,7 +114,8 @@ def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
 
 def encode_mem_wal_details(details: MemWalDetails) -> bytes:
     """The value of a MemWAL index entry, the inverse of `parse_mem_wal_details`."""
-    message = MESSAGES["MemWalIndexDetails"](
+    message = messages.new(
+        messages.MemWalIndexDetails,
         num_shards=details.num_shards,
         maintained_indexes=details.maintained_indexes,
         maintain_all=details.maintain_all,
@@ -133,16 +135,17 @@ def encode_mem_wal_details(details: MemWalDetails) -> bytes:
     for name, progress in details.index_catchup.items():
         _add_progress(message.index_catchup.add(index_name=name).compacted, progress)
     _add_pairs(message.writer_defaults, details.writer_defaults)
-    encoded: bytes = message.SerializeToString()
-    return encoded
+    return message.SerializeToString()
 
 
-def _add_pairs(target: Any, pairs: Mapping[str, str]) -> None:
+def _add_pairs(target: Repeated[messages.Pair], pairs: Mapping[str, str]) -> None:
     for key, value in sorted(pairs.items()):
         target.add(key=key, value=value)
 
 
-def _add_progress(target: Any, progress: Mapping[UUID, Generation]) -> None:
+def _add_progress(
+    target: Repeated[messages.Compacted], progress: Mapping[UUID, Generation]
+) -> None:
     for shard, generation in progress.items():
         target.add(generation=generation).shard_id.uuid = shard.bytes
 
@@ -165,7 +168,7 @@ def _parse(raw: bytes, path: str) -> BaseManifest:
     return BaseManifest(Version(message.version), fields, max_field_id, mem_wal)
 
 
-def _require_flags(message: Any) -> None:
+def _require_flags(message: messages.Manifest) -> None:
     for kind, flags in (("reader", message.reader_flags), ("writer", message.writer_flags)):
         unknown = [1 << n for n in range(64) if flags >> n & 1 and 1 << n not in _FLAGS]
         if unknown:
@@ -175,7 +178,7 @@ def _require_flags(message: Any) -> None:
             )
 
 
-def _details(message: Any) -> MemWalDetails:
+def _details(message: messages.MemWalIndexDetails) -> MemWalDetails:
     require_known(message, "its MemWAL index entry")
     for spec in message.sharding_specs:
         require_known(spec, "a sharding spec")
@@ -195,7 +198,7 @@ def _details(message: Any) -> MemWalDetails:
     )
 
 
-def _sharding_field(message: Any) -> ShardingField:
+def _sharding_field(message: messages.ShardingField) -> ShardingField:
     return ShardingField(
         field_id=message.field_id,
         source_ids=tuple(message.source_ids),
@@ -206,7 +209,7 @@ def _sharding_field(message: Any) -> ShardingField:
     )
 
 
-def _progress(entries: Any) -> dict[UUID, Generation]:
+def _progress(entries: Repeated[messages.Compacted]) -> dict[UUID, Generation]:
     progress: dict[UUID, Generation] = {}
     for entry in entries:
         shard = UUID(bytes=entry.shard_id.uuid)

@@ -8,7 +8,7 @@ published.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
 from weir.format.lance_file import assemble
-from weir.format.lance_messages import dictionaries, read_manifest
+from weir.format.lance_messages import Manifest, dictionaries, read_manifest
 
 PK_PAGE_ROWS: Final = 8192
 """Rows per page of the key index. Stored. Never change."""
@@ -38,7 +38,7 @@ def rewrite_sstable_manifest(
     return assemble(manifest.SerializeToString(), before=before, footer_of=raw)
 
 
-def _map_ids(manifest: Any, field_ids: Mapping[int, int]) -> None:
+def _map_ids(manifest: Manifest, field_ids: Mapping[int, int]) -> None:
     new_ids = [field_ids.get(f.id, f.id) for f in manifest.fields]
     if len(set(new_ids)) != len(new_ids) or min(new_ids, default=0) < 0:
         raise InvalidInput(f"field ids {new_ids} must be distinct and not negative")

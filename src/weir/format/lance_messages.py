@@ -6,149 +6,246 @@ keeps what a later Lance put into it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from weir.format.lance_file import manifest_offset, section, unusable
-from weir.format.protobuf import Field, message_classes
+from weir.format.protobuf import Message, Repeated, message_classes, stored
+
+M = TypeVar("M", bound=Message)
 
 # Stored by Lance. Never change a number. Those from 1001 on are weir's own: add one.
-MESSAGES = message_classes(
-    "weir.lance",
-    {
-        "Uuid": [Field(1, "uuid", "bytes")],
-        "Pair": [Field(1, "key", "string"), Field(2, "value", "string")],
-        "Metadata": [Field(1, "key", "string"), Field(2, "value", "bytes")],
-        "Any": [Field(1, "type_url", "string"), Field(2, "value", "bytes")],
-        # -- a version of a dataset
-        "LanceField": [
-            Field(2, "name", "string"),
-            Field(3, "id", "int32"),
-            Field(4, "parent_id", "int32"),
-            Field(6, "nullable", "bool"),
-            Field(8, "dictionary", "bytes"),
-            Field(10, "metadata", "Metadata", repeated=True),
-        ],
-        "DataFile": [
-            Field(1, "path", "string"),
-            Field(2, "fields", "int32", repeated=True, packed=True),
-            Field(7, "base_id", "uint32"),
-        ],
-        "DeletionFile": [
-            Field(1, "file_type", "int32"),
-            Field(2, "read_version", "uint64"),
-            Field(3, "id", "uint64"),
-            Field(4, "num_deleted", "uint64"),
-            Field(7, "base_id", "uint32"),
-        ],
-        "Fragment": [
-            Field(1, "id", "uint64"),
-            Field(2, "files", "DataFile", repeated=True),
-            Field(3, "deletion_file", "DeletionFile"),
-        ],
-        "BasePath": [
-            Field(1, "id", "uint32"),
-            Field(3, "is_dataset_root", "bool"),
-            Field(4, "path", "string"),
-        ],
-        "Manifest": [
-            Field(1, "fields", "LanceField", repeated=True),
-            Field(2, "fragments", "Fragment", repeated=True),
-            Field(3, "version", "uint64"),
-            Field(6, "index_section", "uint64"),
-            Field(9, "reader_flags", "uint64"),
-            Field(10, "writer_flags", "uint64"),
-            Field(12, "transaction_file", "string"),
-            Field(18, "base_paths", "BasePath", repeated=True),
-            Field(23, "transaction_section", "uint64"),
-        ],
-        "IndexMetadata": [
-            Field(1, "uuid", "Uuid"),
-            Field(3, "name", "string"),
-            Field(6, "details", "Any"),
-            Field(9, "base_id", "uint32"),
-        ],
-        "IndexSection": [Field(1, "indices", "IndexMetadata", repeated=True)],
-        # -- the entry of the MemWAL index
-        "ShardingField": [
-            Field(1, "field_id", "string"),
-            Field(2, "source_ids", "int32", repeated=True, packed=True),
-            Field(3, "transform", "string"),
-            Field(4, "expression", "string"),
-            Field(5, "result_type", "string"),
-            Field(6, "parameters", "Pair", repeated=True),
-        ],
-        "ShardingSpec": [
-            Field(1, "spec_id", "uint32"),
-            Field(2, "fields", "ShardingField", repeated=True),
-        ],
-        "Compacted": [Field(1, "shard_id", "Uuid"), Field(2, "generation", "uint64")],
-        "Catchup": [
-            Field(1, "index_name", "string"),
-            Field(2, "compacted", "Compacted", repeated=True),
-        ],
-        "MemWalIndexDetails": [
-            Field(1, "snapshot_ts_millis", "int64"),
-            Field(2, "num_shards", "uint32"),
-            Field(3, "inline_snapshots", "bytes"),
-            Field(7, "sharding_specs", "ShardingSpec", repeated=True),
-            Field(8, "maintained_indexes", "string", repeated=True),
-            Field(9, "compacted", "Compacted", repeated=True),
-            Field(10, "index_catchup", "Catchup", repeated=True),
-            Field(11, "writer_defaults", "Pair", repeated=True),
-            Field(12, "maintain_all", "bool"),
-        ],
-        # -- the manifest of a shard
-        "SsTable": [
-            Field(1, "generation", "uint64"),
-            Field(2, "path", "string"),
-            Field(3, "in_memory_bytes", "uint64"),
-            Field(4, "physical_rows", "uint64"),
-            Field(5, "primary_key_bytes", "uint64"),
-        ],
-        "FieldEntry": [Field(1, "field_id", "string"), Field(2, "value", "bytes")],
-        "ShardManifest": [
-            Field(1, "version", "uint64"),
-            Field(2, "writer_epoch", "uint64"),
-            Field(3, "replay_after", "uint64"),
-            Field(4, "last_seen", "uint64"),
-            Field(6, "current_generation", "uint64"),
-            Field(8, "sstables", "SsTable", repeated=True),
-            Field(10, "shard_spec_id", "uint32"),
-            Field(11, "shard_id", "Uuid"),
-            Field(14, "field_entries", "FieldEntry", repeated=True),
-            Field(15, "status", "int32"),
-            Field(1001, "commit_id", "bytes"),
-            Field(1002, "closed_epoch", "uint64"),
-            Field(1003, "dropped", "uint64"),
-            Field(1004, "wal_only", "uint64"),
-            Field(1005, "log_place", "uint64"),
-        ],
-    },
-)
 
 
-def read_manifest(raw: bytes, *, path: str) -> Any:
+class Uuid(Message):
+    """16 bytes."""
+
+    uuid: bytes = stored(1)
+
+
+class Pair(Message):
+    """A key and a text."""
+
+    key: str = stored(1)
+    value: str = stored(2)
+
+
+class Metadata(Message):
+    """A key and bytes."""
+
+    key: str = stored(1)
+    value: bytes = stored(2)
+
+
+class TypedBytes(Message):
+    """A message of a type that its URL names."""
+
+    type_url: str = stored(1)
+    value: bytes = stored(2)
+
+
+# -- a version of a dataset
+
+
+class LanceField(Message):
+    """A column, or a field in one."""
+
+    name: str = stored(2)
+    id: int = stored(3, "int32")
+    parent_id: int = stored(4, "int32")
+    nullable: bool = stored(6)
+    dictionary: bytes = stored(8)
+    metadata: Repeated[Metadata] = stored(10)
+
+
+class DataFile(Message):
+    """A file of rows, and the fields in it."""
+
+    path: str = stored(1)
+    fields: Repeated[int] = stored(2, "int32")
+    base_id: int = stored(7, "uint32")
+
+
+class DeletionFile(Message):
+    """Which rows of a fragment are deleted."""
+
+    file_type: int = stored(1, "int32")
+    read_version: int = stored(2, "uint64")
+    id: int = stored(3, "uint64")
+    num_deleted: int = stored(4, "uint64")
+    base_id: int = stored(7, "uint32")
+
+
+class Fragment(Message):
+    """Files with the same rows."""
+
+    id: int = stored(1, "uint64")
+    files: Repeated[DataFile] = stored(2)
+    deletion_file: DeletionFile = stored(3)
+
+
+class BasePath(Message):
+    """Another place whose files a version names."""
+
+    id: int = stored(1, "uint32")
+    is_dataset_root: bool = stored(3)
+    path: str = stored(4)
+
+
+class Manifest(Message):
+    """One version of a dataset."""
+
+    fields: Repeated[LanceField] = stored(1)
+    fragments: Repeated[Fragment] = stored(2)
+    version: int = stored(3, "uint64")
+    index_section: int = stored(6, "uint64")
+    reader_flags: int = stored(9, "uint64")
+    writer_flags: int = stored(10, "uint64")
+    transaction_file: str = stored(12)
+    base_paths: Repeated[BasePath] = stored(18)
+    transaction_section: int = stored(23, "uint64")
+
+
+class IndexMetadata(Message):
+    """One index, or an entry that is kept like one."""
+
+    uuid: Uuid = stored(1)
+    name: str = stored(3)
+    details: TypedBytes = stored(6)
+    base_id: int = stored(9, "uint32")
+
+
+class IndexSection(Message):
+    """All indexes of a version."""
+
+    indices: Repeated[IndexMetadata] = stored(1)
+
+
+# -- the entry of the MemWAL index
+
+
+class ShardingField(Message):
+    """How one value of a shard is computed."""
+
+    field_id: str = stored(1)
+    source_ids: Repeated[int] = stored(2, "int32")
+    transform: str = stored(3)
+    expression: str = stored(4)
+    result_type: str = stored(5)
+    parameters: Repeated[Pair] = stored(6)
+
+
+class ShardingSpec(Message):
+    """One way to spread rows over shards."""
+
+    spec_id: int = stored(1, "uint32")
+    fields: Repeated[ShardingField] = stored(2)
+
+
+class Compacted(Message):
+    """The last generation of a shard that is in the base."""
+
+    shard_id: Uuid = stored(1)
+    generation: int = stored(2, "uint64")
+
+
+class Catchup(Message):
+    """What an index covers of the compacted generations."""
+
+    index_name: str = stored(1)
+    compacted: Repeated[Compacted] = stored(2)
+
+
+class MemWalIndexDetails(Message):
+    """The entry of the MemWAL index."""
+
+    snapshot_ts_millis: int = stored(1, "int64")
+    num_shards: int = stored(2, "uint32")
+    inline_snapshots: bytes = stored(3)
+    sharding_specs: Repeated[ShardingSpec] = stored(7)
+    maintained_indexes: Repeated[str] = stored(8)
+    compacted: Repeated[Compacted] = stored(9)
+    index_catchup: Repeated[Catchup] = stored(10)
+    writer_defaults: Repeated[Pair] = stored(11)
+    maintain_all: bool = stored(12)
+
+
+# -- the manifest of a shard
+
+
+class SsTable(Message):
+    """One SSTable as the manifest of its shard lists it."""
+
+    generation: int = stored(1, "uint64")
+    path: str = stored(2)
+    in_memory_bytes: int = stored(3, "uint64")
+    physical_rows: int = stored(4, "uint64")
+    primary_key_bytes: int = stored(5, "uint64")
+
+
+class FieldEntry(Message):
+    """What a shard stands for."""
+
+    field_id: str = stored(1)
+    value: bytes = stored(2)
+
+
+class ShardManifest(Message):
+    """One version of a shard."""
+
+    version: int = stored(1, "uint64")
+    writer_epoch: int = stored(2, "uint64")
+    replay_after: int = stored(3, "uint64")
+    last_seen: int = stored(4, "uint64")
+    current_generation: int = stored(6, "uint64")
+    sstables: Repeated[SsTable] = stored(8)
+    shard_spec_id: int = stored(10, "uint32")
+    shard_id: Uuid = stored(11)
+    field_entries: Repeated[FieldEntry] = stored(14)
+    status: int = stored(15, "int32")
+    commit_id: bytes = stored(1001)
+    closed_epoch: int = stored(1002, "uint64")
+    dropped: int = stored(1003, "uint64")
+    wal_only: int = stored(1004, "uint64")
+    log_place: int = stored(1005, "uint64")
+
+
+_CLASSES: Final = message_classes("weir.lance", Message.__subclasses__())
+
+
+def new(kind: type[M], **values: object) -> M:
+    """A message with those values."""
+    made: M = _CLASSES[kind.__name__](**values)
+    return made
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """The message in `data`; `DecodeError` for damaged bytes."""
+    found: M = _CLASSES[kind.__name__].FromString(bytes(data))
+    return found
+
+
+def read_manifest(raw: bytes, *, path: str) -> Manifest:
     """The Manifest of a version's file; `CorruptEntry` naming `path` for one that is damaged."""
-    return _read("Manifest", raw, manifest_offset(raw, path=path), path)
+    return _read(Manifest, raw, manifest_offset(raw, path=path), path)
 
 
-def read_indices(raw: bytes, manifest: Any, *, path: str) -> Any:
+def read_indices(raw: bytes, manifest: Manifest, *, path: str) -> IndexSection:
     """The IndexSection of the same file, empty if there is none; `CorruptEntry` as above."""
     if not manifest.HasField("index_section"):
-        return MESSAGES["IndexSection"]()
-    return _read("IndexSection", raw, manifest.index_section, path)
+        return new(IndexSection)
+    return _read(IndexSection, raw, manifest.index_section, path)
 
 
-def _read(name: str, raw: bytes, offset: int, path: str) -> Any:
+def _read(kind: type[M], raw: bytes, offset: int, path: str) -> M:
     try:
-        return MESSAGES[name].FromString(section(raw, offset, path=path))
+        return parse(kind, section(raw, offset, path=path))
     except DecodeError as error:
         raise unusable(path, error) from error
 
 
-def dictionaries(raw: bytes, manifest: Any, *, path: str) -> bytes:
+def dictionaries(raw: bytes, manifest: Manifest, *, path: str) -> bytes:
     """What a file with a changed manifest must begin with: the values of dictionary columns.
 
     They may be stored in front of the message, and are named by absolute offset.

@@ -16,15 +16,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
 from msgspec import Meta, Struct
 
 from weir.errors import CorruptEntry
+from weir.format import lance_messages as messages
 from weir.format import paths
-from weir.format.lance_messages import MESSAGES
 from weir.format.protobuf import LaterFormat, require_known
 from weir.types import Epoch, Generation, Position, Version
 
@@ -104,13 +104,12 @@ class ShardManifest:
         return self.closed_epoch == self.writer_epoch or self.status is Status.SEALED
 
 
-_Message = MESSAGES["ShardManifest"]
 _RETIRED: Final = frozenset({5, 7, 9, 12, 13})  # from Lance before its MemWAL had SSTables
 
 
 def encode_manifest(m: ShardManifest) -> bytes:
     """The manifest's bytes: fields in ascending order, zeros left out, as pylance writes them."""
-    message = _Message()
+    message = messages.new(messages.ShardManifest)
     for name, value in (
         ("version", m.version),
         ("writer_epoch", m.writer_epoch),
@@ -138,16 +137,15 @@ def encode_manifest(m: ShardManifest) -> bytes:
             entry.primary_key_bytes = table.primary_key_bytes
     for field_id, value in m.field_entries:
         message.field_entries.add(field_id=field_id, value=value)
-    return bytes(message.SerializeToString(deterministic=True))
+    return message.SerializeToString(deterministic=True)
 
 
 def decode_manifest(data: bytes, *, path: str) -> ShardManifest:
     """The manifest in `data`, completely checked; `CorruptEntry` naming `path` otherwise."""
     if len(data) > MANIFEST_BYTES_MAX:
         raise _corrupt(path, f"it is larger than {MANIFEST_BYTES_MAX} bytes")
-    message = _Message()
     try:
-        message.ParseFromString(bytes(data))
+        message = messages.parse(messages.ShardManifest, data)
         require_known(message, "it", retired=_RETIRED)
         manifest = _from_message(message)
     except LaterFormat as error:
@@ -160,7 +158,7 @@ def decode_manifest(data: bytes, *, path: str) -> ShardManifest:
     return manifest
 
 
-def _from_message(message: Any) -> ShardManifest:
+def _from_message(message: messages.ShardManifest) -> ShardManifest:
     return ShardManifest(
         version=Version(message.version),
         writer_epoch=Epoch(message.writer_epoch),
@@ -181,7 +179,7 @@ def _from_message(message: Any) -> ShardManifest:
     )
 
 
-def _sstable(entry: Any) -> SsTable:
+def _sstable(entry: messages.SsTable) -> SsTable:
     require_known(entry, f"SSTable {entry.path}")
 
     def optional(name: str) -> int | None:

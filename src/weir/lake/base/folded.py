@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 from lance.schema import LanceSchema
 
 from weir.errors import CorruptEntry
-from weir.format.lance_messages import MESSAGES
+from weir.format.lance_messages import LanceField, parse
 from weir.lake.shared import SharedDataset
 
 # Stored. Never change a value; add one.
@@ -90,7 +90,7 @@ def with_note(
     left = NOTED_COLUMNS
     changed = []
     for raw in protos:
-        column = MESSAGES["LanceField"].FromString(raw)
+        column = parse(LanceField, cast("bytes", raw))
         is_numbered = bool(number) and column.parent_id < 0 and column.name in key
         replaced = {NOTE, *([NUMBER] if is_numbered else []), *([LOADED] if loaded else [])}
         kept = [entry for entry in column.metadata if entry.key not in replaced]

@@ -7,10 +7,17 @@ and complete, so weir writes it here, with the same fields pylance uses.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from weir.format.lance_file import assemble
-from weir.format.lance_messages import dictionaries, read_indices, read_manifest
+from weir.format.lance_messages import (
+    DataFile,
+    DeletionFile,
+    IndexMetadata,
+    dictionaries,
+    read_indices,
+    read_manifest,
+)
 
 _BASE_PATHS_FLAG: Final = 16
 """Feature flag of a manifest whose files live in several places. Stored."""
@@ -46,6 +53,6 @@ def clone_manifest(raw: bytes, parent_uri: str, *, path: str) -> bytes:
     return assemble(manifest.SerializeToString(), before=before, footer_of=raw)
 
 
-def _borrow(message: Any, base_id: int) -> None:
+def _borrow(message: DataFile | DeletionFile | IndexMetadata, base_id: int) -> None:
     if not message.HasField("base_id"):
         message.base_id = base_id
