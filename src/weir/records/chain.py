@@ -26,8 +26,8 @@ Listed = Mapping[int, Meta]
 
 READ_AT_ONCE: Final = 64
 """Records that are requested together: each may have a pin for every shard."""
-_LOOKS: Final = 8
-"""How often `latest` lists again when the record it found was pruned before it was read."""
+LOOKS: Final = 8
+"""How often a chain is listed again when a record was removed before it was read."""
 
 
 class RecordChain(Generic[R]):
@@ -40,7 +40,7 @@ class RecordChain(Generic[R]):
 
     def latest(self) -> R | None:
         """The record with the highest number, or None: one list, one get."""
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS):
             numbers = self._numbers()
             if not numbers:
                 return None
@@ -50,7 +50,7 @@ class RecordChain(Generic[R]):
             except ObjectMissing:
                 continue  # pruned since the listing, so there is a newer one
         raise StoreError(
-            f"{self._where}: the latest record was deleted before it could be read, {_LOOKS} times"
+            f"{self._where}: the latest record was deleted before it could be read, {LOOKS} times"
             " in a row; try again"
         )
 

@@ -31,6 +31,7 @@ from weir.errors import CheckpointNotFound, CommitConflict, CorruptEntry, Invali
 from weir.format import paths
 from weir.records import codec
 from weir.records.chain import (
+    LOOKS,
     READ_AT_ONCE,
     Listed,
     RecordChain,
@@ -53,8 +54,6 @@ _ROOTS: Final[dict[HoldKind, str]] = {
     "checkpoints": paths.CHECKPOINTS,
     "consumers": paths.CONSUMERS,
 }
-_LOOKS: Final = 8
-"""How often a chain is listed again when a record was removed before it was read."""
 
 
 @dataclass(frozen=True)
@@ -313,7 +312,7 @@ class Holds:
 
     def _look_again(self, folder: str) -> Hold | None:
         """A chain of which a record was pruned or erased since the listing; None: it is gone."""
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS):
             listed = list_chain(self._store, folder)
             if not listed:
                 return None
@@ -321,7 +320,7 @@ class Holds:
             if hold is not None:
                 return hold
         raise StoreError(
-            f"{self._store.uri}/{folder}: records were deleted before they could be read, {_LOOKS}"
+            f"{self._store.uri}/{folder}: records were deleted before they could be read, {LOOKS}"
             " times in a row; try again"
         )
 

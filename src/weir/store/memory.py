@@ -21,6 +21,9 @@ from weir.store.api import (
 )
 from weir.store.paths import check, check_folder
 
+Metas = list[Meta]
+"""The store's own `list` hides it."""
+
 
 @dataclass
 class _Shelf:
@@ -112,15 +115,14 @@ class MemoryStore:
         folder = check_folder(prefix)
         skip = len(folder) + 1 if folder else 0
         folders: dict[str, None] = {}
-        names, objects = _empty()
+        objects: Metas = []
         for meta in self.list(prefix):
             name, slash, _ = meta.path[skip:].partition("/")
             if slash:
                 folders[name] = None
             else:
                 objects.append(meta)
-        names.extend(folders)
-        return names, objects
+        return [*folders], objects
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove each."""
@@ -137,10 +139,6 @@ class MemoryStore:
         meta = Meta(check(path), len(data), self._env.clock.wall(), etag)
         self._shelf.blobs[self._lead + path] = Blob(bytes(data), meta)
         return meta
-
-
-def _empty() -> Folder:
-    return [], []
 
 
 def forget(name: str) -> None:

@@ -82,7 +82,13 @@ class SsTablePart:
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows in this range that are the newest of their key in the SSTable."""
-        yield from self.table.scan_part(columns, self.within)
+        projection = self.table.projection(columns)
+        dataset, names = self.table.dataset, projection.source_names
+        with lance_errors(f"scanning {dataset.uri}"):
+            for batch in scan_past_deletes(
+                dataset, names, within=self.within, batch_size=SCAN_BATCH_ROWS
+            ):
+                yield projection.apply(batch)
 
 
 class LanceSsTable:
@@ -114,10 +120,10 @@ class LanceSsTable:
         self, columns: Sequence[str] | None = None, *, filter: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The newest row of each key (all rows without a key), tombstones included."""
-        projection = self._projection(self._wanted(columns))
+        projection = self.projection(columns)
         if filter is not None and not self.has_current_names:
             # The filter names the current columns: bring the rows into that shape first.
-            everything = self._projection(self._wanted(None))
+            everything = self.projection(None)
             rows = pa.Table.from_batches(self._read(everything, None), everything.target)
             yield from filter_rows(rows, filter, projection.target.names)
             return
@@ -138,17 +144,6 @@ class LanceSsTable:
             for batch in scanner.to_batches():
                 yield projection.apply(batch)
 
-    def scan_part(
-        self, columns: Sequence[str] | None, within: RowRange
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of `scan` that lie in the range `within`."""
-        projection = self._projection(self._wanted(columns))
-        with lance_errors(f"scanning {self.dataset.uri}"):
-            for batch in scan_past_deletes(
-                self.dataset, projection.source_names, within=within, batch_size=SCAN_BATCH_ROWS
-            ):
-                yield projection.apply(batch)
-
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of `keys` found here, tombstones included, in no promised order.
 
@@ -158,6 +153,10 @@ class LanceSsTable:
         wanted = self._wanted(columns)
         found = self._lookups.lookup([self._file], self.schema, keys, wanted)
         return self._projection(wanted).empty if found is None else found
+
+    def projection(self, columns: Sequence[str] | None) -> _Projection:
+        """How those columns are read, with `_tombstone` last."""
+        return self._projection(self._wanted(columns))
 
     def _wanted(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         names = self._all_columns if columns is None else columns
