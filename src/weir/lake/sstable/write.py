@@ -160,7 +160,8 @@ def _table(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.Table:
         rows = rows.combine_chunks()
     if schema.primary_key:
         newest = newest_rows(pk_values(rows, schema.primary_key))
-        if len(newest) < rows.num_rows:  # guard: L-2 test_read
+        # guard: L-2 test_l2_only_the_newest_row_of_a_key_is_written
+        if len(newest) < rows.num_rows:
             stays = np.zeros(rows.num_rows, np.bool_)
             stays[newest] = True
             rows = rows.filter(pa.array(stays))
