@@ -42,8 +42,9 @@ def test_l4_a_compaction_without_work_asks_ten_requests_of_an_open_shard(
     table = make(tmp_path / "t", 16, keyed=keyed, memtable=memtable)
     with fill(table, 16):
         handle = weir.open(table.uri)
-        handle.compact()
         counting = count_requests(handle)
+        handle.compact()
+        counting.reset()
         report = handle.compact()
     assert report.job is None
     assert counting.requests <= 10 * 16 + TABLE
@@ -55,8 +56,9 @@ def test_l4_a_compaction_without_work_asks_two_requests_of_a_sealed_shard(tmp_pa
     table.reshard(weir.Bucket("id", 2))
     table.compact()
     handle = weir.open(table.uri)
-    handle.compact()
     counting = count_requests(handle)
+    handle.compact()
+    counting.reset()
     assert handle.compact().job is None
     assert counting.requests <= 2 * 32 + 10 * 2 + TABLE
 
@@ -67,8 +69,9 @@ def test_l4_a_compaction_without_work_asks_two_requests_of_a_shard_whose_writer_
     table = make(tmp_path / "t", 32)
     fill(table, 32).close()
     handle = weir.open(table.uri)
-    handle.compact()
     counting = count_requests(handle)
+    handle.compact()
+    counting.reset()
     assert handle.compact().job is None
     assert counting.requests <= 2 * 32 + TABLE
 
@@ -79,10 +82,11 @@ def test_l4_the_sstables_of_a_shard_add_no_more_than_six_requests_to_a_compactio
     table = make(tmp_path / "t", 16)
     fill(table, 16).close()
     handle = weir.open(table.uri)
+    counting = count_requests(handle)
     handle.compact()
     with handle.writer() as writer:
         writer.put([{"id": n, "v": 1} for n in range(256)])
-    counting = count_requests(handle)
+    counting.reset()
     assert handle.compact().rows_written == 256
     assert counting.requests <= 16 * 16 + 2 * TABLE
 
@@ -92,8 +96,8 @@ def rounds(path: Path, shards: int) -> dict[str, int]:
     table = make(path, shards)
     fill(table, shards).close()
     handle = weir.open(table.uri)
-    handle.compact()
     counting = count_requests(handle)
+    handle.compact()
     taken = {}
     for name, job in (
         ("survey", lambda: survey(handle.core)),
