@@ -26,22 +26,19 @@ from weir.routing.core import Core
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.gc import records
+from weir.upkeep.gc.delete import WORKERS, Deleter
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
 from weir.upkeep.gc.run import GcRun
 from weir.upkeep.gc.shard import collect_shards
-from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
 from weir.upkeep.parents import left_over_pins, settle_pins
 
 __all__ = [
     "KINDS",
-    "Batch",
     "GcReport",
     "KindReport",
     "collect",
-    "delete_batch",
     "gc",
-    "plan",
 ]
 
 logger = logging.getLogger("weir.gc")
@@ -85,25 +82,6 @@ def gc(
     )
 
 
-def plan(
-    core: Core,
-    min_age: Duration = "15m",
-    fence_retention: Duration = "7d",
-    *,
-    kinds: Collection[Kind] | None = None,
-    veto: Veto | None = None,
-) -> tuple[GcReport, list[Batch]]:
-    """Like `gc`, but return the deletions as tasks for `delete_batch` on another engine (P-5).
-
-    Floors are raised and expired checkpoints ended here; the tasks can run at any later time, in
-    any order, several times, or not at all.
-    """
-    tasks: list[Batch] = []
-    _require_whole(core)
-    report = collect(core, min_age, fence_retention, kinds=kinds, veto=veto, planned=tasks)
-    return report, tasks
-
-
 def _require_whole(core: Core) -> None:
     """Raise unless the base still holds everything that was folded into it (L-8)."""
     core.record_number()  # C-16: not by a handle of a dropped table
@@ -120,7 +98,6 @@ def collect(
     progress: Progress | None = None,
     veto: Veto | None = None,
     workers: int = WORKERS,
-    planned: list[Batch] | None = None,
     keep_first_entries: bool = True,
 ) -> GcReport:
     """`gc` of a table whose base was checked.
@@ -131,7 +108,7 @@ def collect(
     chosen = _kinds(kinds)
     report = GcReport(dry_run=dry_run)
     began = core.env.clock.boottime()
-    deleter = Deleter(core, report, dry_run, workers, progress, planned, veto)
+    deleter = Deleter(core, report, dry_run, workers, progress, veto)
     _run_tasks(GcRun(core, ages, chosen, deleter, Holds(core.store), now=core.store.now()))
     report.seconds = core.env.clock.boottime() - began
     if not dry_run:

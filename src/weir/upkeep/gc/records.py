@@ -21,8 +21,8 @@ from weir.records.chain import Listed, list_chain
 from weir.records.checkpoints import checkpoint_of_tag
 from weir.records.holds import HoldKind
 from weir.store.api import Meta
+from weir.upkeep.gc.delete import Item
 from weir.upkeep.gc.run import GcRun
-from weir.upkeep.gc.tasks import Item
 
 logger = logging.getLogger("weir.gc")
 
@@ -90,9 +90,7 @@ def collect_chains(job: GcRun, kind: HoldKind) -> None:
         wait = job.ages.min_age if kind == "checkpoints" else job.ages.fence_retention
         *rest, last = hold.listed.values()
         if hold.is_ended and job.now - last.last_modified >= wait:
-            # The deletion record goes last. Planned tasks may run in any order, so they leave it to
-            # the next collection.
-            if not rest or (_delete(job, kind, rest) and job.deleter.immediate):
+            if not rest or _delete(job, kind, rest):  # the deletion record goes last
                 _delete(job, kind, [last])
             continue
         _supersede(job, kind, hold.listed)

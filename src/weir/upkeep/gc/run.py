@@ -11,9 +11,9 @@ from weir.errors import WeirError
 from weir.records.holds import Expired, HoldKind, Holds
 from weir.routing.core import Core
 from weir.store.api import Store
+from weir.upkeep.gc.delete import Deleter
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import GcReport
-from weir.upkeep.gc.tasks import Deleter
 
 logger = logging.getLogger("weir.gc")
 

@@ -22,8 +22,8 @@ from weir.lake.api import Base
 from weir.lake.index import released_generation
 from weir.log.manifests import State, latest_of
 from weir.store.api import Store
+from weir.upkeep.gc.delete import Item
 from weir.upkeep.gc.run import GcRun
-from weir.upkeep.gc.tasks import Item
 from weir.upkeep.gc.visit import Doomed, Visit
 
 LISTED_MAX: Final = 1_000_000

@@ -41,6 +41,7 @@ from weir.records.holds import Pins
 from weir.store.api import ObjectMissing, Store
 from weir.types import Position, Version
 from weir.upkeep.gc import contents
+from weir.upkeep.gc.delete import Item
 from weir.upkeep.gc.listing import NO_LOG, Listing, list_log, list_shard
 from weir.upkeep.gc.plan import (
     ShardState,
@@ -53,7 +54,6 @@ from weir.upkeep.gc.plan import (
 )
 from weir.upkeep.gc.report import GcReport
 from weir.upkeep.gc.run import GcRun
-from weir.upkeep.gc.tasks import Item
 from weir.upkeep.pruning import folded_tables, prunable, prune
 
 logger = logging.getLogger("weir.gc")
