@@ -118,6 +118,40 @@ def test_l4_more_shards_take_more_requests_but_no_more_rounds(tmp_path: Path) ->
     assert rounds(tmp_path / "few", 4) == rounds(tmp_path / "many", 96)
 
 
+def requests(path: Path, shards: int) -> dict[str, tuple[int, int]]:
+    """Requests and rounds of jobs on a table where 64 shards have rows, by a handle that knows
+    it. A collection lists shard by shard, several at once."""
+    table = weir.create(str(path), SCHEMA, primary_key="id", sharding=weir.Identity("id"))
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": 0} for n in range(64)])
+    for value in range(64, shards):
+        table.core.ensure_shard(value)
+    handle = weir.open(table.uri)
+    counting = count_requests(handle)
+    taken = {}
+    for name, job in (
+        ("survey", lambda: survey(handle.core)),
+        ("compact", handle.compact),
+        ("gc", lambda: handle.gc(min_age=0)),
+        ("stats", lambda: collect_stats(handle.core)),
+        ("warm scan", lambda: handle.scan().to_table()),
+    ):
+        job()
+        counting.reset()
+        job()
+        taken[name] = (counting.requests, 0 if name == "gc" else counting.calls.total())
+    return taken
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_l4_ten_thousand_shards_take_ten_times_the_requests_of_a_thousand(tmp_path: Path) -> None:
+    few, many = requests(tmp_path / "few", 1_000), requests(tmp_path / "many", 10_000)
+    for name, (asked, rounds_of_few) in few.items():
+        assert many[name][0] <= 10 * asked, (few, many)
+        assert many[name][1] == rounds_of_few, (few, many)
+
+
 @pytest.mark.parametrize("keyed", [True, False])
 def test_l6_rows_in_logs_make_a_table_due_whether_it_has_a_key_or_not(
     tmp_path: Path, keyed: bool
