@@ -43,9 +43,9 @@ from weir.upkeep.consumers import drop_consumer, open_feed
 from weir.upkeep.exclusive import before_writing
 from weir.upkeep.expire import set_expire
 from weir.upkeep.gc.collect import gc
-from weir.upkeep.gc.delete import WORKERS
 from weir.upkeep.gc.report import GcReport, Kind, Veto
 from weir.upkeep.gc.report import Progress as GcProgress
+from weir.upkeep.gc.run import WORKERS
 from weir.upkeep.history import HistoryEntry, history
 from weir.upkeep.move_wal import WalMoveReport, move_wal
 from weir.upkeep.parents import discard, release_clone

@@ -26,10 +26,9 @@ from weir.routing.core import Core
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.gc import records
-from weir.upkeep.gc.delete import WORKERS, Deleter
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
-from weir.upkeep.gc.run import GcRun
+from weir.upkeep.gc.run import WORKERS, GcRun
 from weir.upkeep.gc.shard import collect_shards
 from weir.upkeep.parents import left_over_pins, settle_pins
 
@@ -105,11 +104,21 @@ def collect(
     `keep_first_entries=False` disables a safety lock and is for tests only (G-7a).
     """
     ages = _ages(core, min_age, fence_retention, keep_first_entries=keep_first_entries)
-    chosen = _kinds(kinds)
-    report = GcReport(dry_run=dry_run)
     began = core.env.clock.boottime()
-    deleter = Deleter(core, report, dry_run, workers, progress, veto)
-    _run_tasks(GcRun(core, ages, chosen, deleter, Holds(core.store), now=core.store.now()))
+    job = GcRun(
+        core,
+        ages,
+        _kinds(kinds),
+        GcReport(dry_run=dry_run),
+        Holds(core.store),
+        core.store.now(),
+        dry_run,
+        workers,
+        progress,
+        veto,
+    )
+    _run_tasks(job)
+    report = job.report
     report.seconds = core.env.clock.boottime() - began
     if not dry_run:
         meters = core.env.meters

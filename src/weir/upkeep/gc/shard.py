@@ -22,8 +22,7 @@ from weir.lake.api import Base
 from weir.lake.index import released_generation
 from weir.log.manifests import State, latest_of
 from weir.store.api import Store
-from weir.upkeep.gc.delete import Item
-from weir.upkeep.gc.run import GcRun
+from weir.upkeep.gc.run import GcRun, Item
 from weir.upkeep.gc.visit import Doomed, Visit
 
 LISTED_MAX: Final = 1_000_000
@@ -152,11 +151,11 @@ def _delete(visits: Sequence[Visit], job: GcRun) -> None:
             together.setdefault((doomed.kind, doomed.wal), []).append(doomed)
     for (kind, wal), parts in together.items():
         items = (item for part in parts for item in part.items)
-        job.deleter.run(kind, items, total=sum(part.total for part in parts), wal=wal)
+        job.delete(kind, items, total=sum(part.total for part in parts), wal=wal)
     if "sstables" in job.kinds:
         folders = [paths.sstable_dir(v.site.shard, name) for v in visits for name in v.folders]
         objects = sum(visit.folder_objects for visit in visits)
-        job.deleter.run("sstables", _contents(folders, job), total=objects)
+        job.delete("sstables", _contents(folders, job), total=objects)
 
 
 def _contents(folders: Sequence[str], job: GcRun) -> Iterator[Item]:

@@ -41,7 +41,6 @@ from weir.records.holds import Pins
 from weir.store.api import ObjectMissing, Store
 from weir.types import Position, Version
 from weir.upkeep.gc import contents
-from weir.upkeep.gc.delete import Item
 from weir.upkeep.gc.listing import NO_LOG, Listing, list_log, list_shard
 from weir.upkeep.gc.plan import (
     ShardState,
@@ -53,7 +52,7 @@ from weir.upkeep.gc.plan import (
     replay_point,
 )
 from weir.upkeep.gc.report import GcReport
-from weir.upkeep.gc.run import GcRun
+from weir.upkeep.gc.run import GcRun, Item
 from weir.upkeep.pruning import folded_tables, prunable, prune
 
 logger = logging.getLogger("weir.gc")
