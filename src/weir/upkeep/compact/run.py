@@ -191,7 +191,8 @@ class _Run:
         if before is not None and is_open and self._is_young(before, lease):
             self.report.skipped = (
                 f"another compaction claimed the table less than {lease:g} s ago (record"
-                f" {before.seq}); if it died, run again later or with lease=0"
+                f" {before.seq}); if it was killed, run again later, or with lease=0 (weir compact"
+                " --lease 0s)"
             )
             return self.report
         require_settled(self.core, "compact")
