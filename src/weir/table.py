@@ -45,7 +45,7 @@ from weir.upkeep.expire import set_expire
 from weir.upkeep.gc.collect import gc
 from weir.upkeep.gc.report import GcReport, Kind, Veto
 from weir.upkeep.gc.report import Progress as GcProgress
-from weir.upkeep.gc.tasks import WORKERS
+from weir.upkeep.gc.run import WORKERS
 from weir.upkeep.history import HistoryEntry, history
 from weir.upkeep.move_wal import WalMoveReport, move_wal
 from weir.upkeep.parents import discard, release_clone

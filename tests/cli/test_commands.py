@@ -10,6 +10,7 @@ import pytest
 
 import weir
 from weir.cli import output, upkeep
+from weir.upkeep.compact.jobs import Jobs
 
 
 @pytest.mark.parametrize(
@@ -252,3 +253,13 @@ def test_completion_knows_every_command_without_importing_lance():
     )
     assert "scan" in said
     assert imported == "[]"
+
+
+def test_l4_compact_takes_over_from_a_killed_compaction_when_told(run, table):
+    with table.writer() as writer:
+        writer.put([{"id": 100}])
+    Jobs(table.core.store).claim("killed", None)
+    waits = run("compact", table.uri)
+    assert "weir compact --lease 0s" in " ".join((waits.out + waits.err).split())
+    assert run("compact", table.uri, "--lease", "0s").status == 0
+    assert weir.open(table.uri).count(freshness="base") == 4

@@ -131,3 +131,40 @@ def test_l4_work_that_fails_leaves_its_claim_and_no_thread(tmp_path: Path) -> No
     assert latest is not None
     assert latest.is_open
     assert all(thread.name != "weir-claim" for thread in threading.enumerate())
+
+
+class FailingRunner:
+    """An engine that loses its connection to the store."""
+
+    name = "local"
+    slots = 1
+
+    def run(self, *_args: object) -> list[tasks.Result]:
+        raise weir.StoreError("the store is away")
+
+
+def test_l4_a_compaction_that_failed_keeps_the_next_one_waiting_for_no_lease(
+    tmp_path: Path,
+) -> None:
+    table = filled(tmp_path)
+    with pytest.raises(weir.StoreError):
+        compact(table.core, engine=FailingRunner())
+    report = again(table).compact()
+    assert report.skipped is None
+    assert report.rows_written == 5
+
+
+def test_l4_a_failure_after_the_commit_is_completed_by_the_next_compaction(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+
+    def hook(step: str) -> None:
+        if step == "committed":
+            raise weir.StoreError("the store is away")
+
+    with pytest.raises(weir.StoreError):
+        compact(watched(again(table).core, "compact", hook))
+    latest = Jobs(table.core.store).latest()
+    assert latest is not None
+    assert latest.job is not None
+    assert again(table).compact().completed == latest.job.id
+    assert rows(again(table)) == expect((range(5), "a"))

@@ -1,10 +1,7 @@
-"""S-8: a deletion, planned or done, names the folder of one table's logs, or nothing goes.
+"""S-8: a deletion names the folder of one table's logs, or nothing goes.
 
 F-18, G-3: ages of entries are measured by the clock of the store that holds them.
 """
-
-import json
-import shutil
 
 import pytest
 
@@ -13,8 +10,7 @@ from simulator.steps import watched
 from tests.support.moments import again, expect, log_place, make, put, rows, wipe
 from weir.format import paths
 from weir.testing.fault_store import FaultStore
-from weir.upkeep.gc.collect import collect, plan
-from weir.upkeep.tasks import run_task
+from weir.upkeep.gc.collect import collect
 
 
 def positions(table, place):
@@ -27,19 +23,6 @@ def positions(table, place):
     )
 
 
-def planned(table, **options):
-    """The tasks of a collection as they are sent to an engine."""
-    report, batches = plan(table.core, 0, 120, **options)
-    assert report.ok, report.errors
-    tasks = [{"run": "gc.tasks.delete", **batch.to_dict()} for batch in batches]
-    return json.loads(json.dumps(tasks))
-
-
-def run(table, tasks):
-    """Run the tasks as an executor does, which opens the table itself."""
-    return [run_task(again(table).core, task) for task in tasks]
-
-
 def many(table, count=10, **options):
     """A writer's life: `count` entries, then a flush and a clean close."""
     with again(table, **options).writer() as writer:
@@ -48,110 +31,41 @@ def many(table, count=10, **options):
         writer.flush()
 
 
-def test_s8_a_planned_collection_deletes_nothing_of_another_table(tmp_path):
-    """The log moved from X to Y; X was wiped and given to a table with the same shard ids."""
-    x, y = str(tmp_path / "x"), str(tmp_path / "y")
-    table = make(tmp_path / "a", 1, wal_uri=x)
-    many(table)
-    many(table, wal_uri=y)
-    wipe(x)
-    other = make(tmp_path / "b", 1, wal_uri=x)
-    writer = other.writer()
-    for n in range(30):
-        put(writer, [n], "b")
-    before = positions(other, x)
-    results = run(table, planned(table))
-    assert positions(other, x) == before
-    assert rows(again(other)) == expect((range(30), "b"))
-    assert all(result["error"] is None for result in results), results
-    writer.close()
-
-
-def test_s8_a_planned_collection_of_a_moved_log_deletes_where_it_is_and_was(tmp_path):
+def test_s8_a_collection_of_a_moved_log_deletes_where_it_is_and_was(tmp_path):
     x, y = str(tmp_path / "x"), str(tmp_path / "y")
     table = make(tmp_path / "a", 1, wal_uri=x)
     many(table)
     many(table, wal_uri=y)
     # First entries of an epoch stay for two minutes by default; they are few.
     was, now = positions(table, x), positions(table, y)
-    tasks = planned(table)
-    assert positions(table, x) == was, "nothing goes before the tasks run"
-    results = run(table, tasks)
+    report = collect(again(table).core, 0, 120)
+    assert report.ok, report.errors
     gone = len(was) - len(positions(table, x)) + len(now) - len(positions(table, y))
     assert gone > 15
-    wal_results = [r for r, t in zip(results, tasks, strict=True) if t["kind"] == "wal"]
-    assert sum(r["deleted"] for r in wal_results) == gone
+    assert report.kind("wal").deleted >= gone
     assert rows(again(table)) == expect((range(10), "x"))
 
 
-@pytest.mark.parametrize("moment", ["planned", "done"])
-def test_s8_a_store_that_was_given_away_after_the_plan_is_left_alone(tmp_path, moment):
+def test_s8_a_store_that_was_given_away_during_a_collection_is_left_alone(tmp_path):
     x = str(tmp_path / "x")
     table = make(tmp_path / "a", 1, wal_uri=x)
     many(table)
+    given = []
 
-    def give_away():
-        wipe(x)
-        other = make(tmp_path / "b", 1, wal_uri=x)
-        with other.writer() as writer:
-            for n in range(30):
-                put(writer, [n], "b")
-        return other, positions(other, x)
+    def give_away(step):
+        if step == "pinned":
+            wipe(x)
+            other = make(tmp_path / "b", 1, wal_uri=x)
+            with other.writer() as writer:
+                for n in range(30):
+                    put(writer, [n], "b")
+            given.append((other, positions(other, x)))
 
-    if moment == "planned":
-        tasks = [task for task in planned(table) if task["kind"] == "wal"]
-        assert tasks
-        other, before = give_away()
-        for result in run(table, tasks):
-            assert result["deleted"] == 0
-            assert "is not there" in result["error"]
-    else:
-        given = []
-        report = collect(
-            watched(
-                again(table).core,
-                "gc",
-                lambda step: given.append(give_away()) if step == "pinned" else None,
-            ),
-            0,
-            120,
-            kinds=["wal"],
-        )
-        other, before = given[0]
-        assert report.kind("wal").deleted == 0
-        assert report.errors
+    report = collect(watched(again(table).core, "gc", give_away), 0, 120, kinds=["wal"])
+    other, before = given[0]
+    assert report.kind("wal").deleted == 0
+    assert report.errors
     assert positions(other, x) == before
-
-
-def test_s8_a_table_made_anew_at_the_same_place_keeps_what_a_task_of_before_names(tmp_path):
-    table = make(tmp_path / "a", 1)
-    many(table)
-    tasks = planned(table)
-    assert tasks
-    shutil.rmtree(tmp_path / "a")
-    anew = make(tmp_path / "a", 1)
-    writer = anew.writer()
-    for n in range(30):
-        put(writer, [n], "anew")
-    for result in run(table, tasks):
-        assert result["deleted"] == 0
-        assert "another table" in result["error"]
-    assert rows(again(anew)) == expect((range(30), "anew"))
-    writer.close()
-
-
-def test_s8_a_task_finds_the_store_under_the_name_it_has_where_it_runs(tmp_path):
-    """The same disk under another mount point on the executor: known by its id."""
-    x = str(tmp_path / "x")
-    table = make(tmp_path / "a", 1, wal_uri=x)
-    many(table)
-    tasks = [task for task in planned(table) if task["kind"] == "wal" and task["where"] == "wal"]
-    shutil.move(x, tmp_path / "mount")
-    there = again(table, wal_uri=str(tmp_path / "mount"))
-    results = [run_task(there.core, task) for task in tasks]
-    assert [result["error"] for result in results] == [None] * len(tasks)
-    assert sum(result["deleted"] for result in results) > 5
-    assert len(positions(table, str(tmp_path / "mount"))) < 5
 
 
 # -- clocks ----------------------------------------------------------------------------------------

@@ -629,20 +629,6 @@ def test_kinds_can_be_chosen(place: Place) -> None:
         place.gc(kinds=["everything"])
 
 
-def test_tasks_travel_as_json_and_run_anywhere(place: Place) -> None:
-    from weir.upkeep.gc.collect import Batch, delete_batch
-
-    taken_over(place)
-    tasks: list[Batch] = []
-    report = collect(place.core, 0, "7d", planned=tasks)
-    assert report.deleted == 0
-    assert place.positions() == list(range(1, 9))
-    for text in [json.dumps(task.to_dict()) for task in tasks] * 2:
-        batch = Batch.from_dict(json.loads(text))
-        delete_batch(place.store, batch)
-    assert place.positions() == [1, 3, 8]
-
-
 def test_g10_a_failing_listing_of_the_shards_does_not_stop_the_other_kinds(place: Place) -> None:
     taken_over(place)
     place.fold(1)

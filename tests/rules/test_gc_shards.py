@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.support.tables import count_requests
 from weir.format import paths
 from weir.testing.fault_store import FaultStore
 from weir.upkeep.gc import records as gc_records
@@ -114,6 +115,26 @@ def test_a_checkpoint_is_read_as_often_whatever_the_number_of_shards(tmp_path, s
     ]
     assert len(places(trace, ["list"], paths.CHECKPOINTS)) <= 12
     assert len(firsts) <= 3 * 3
+
+
+@pytest.mark.parametrize("shards", [4, 96])
+def test_a_collection_without_work_asks_seven_requests_of_a_shard(tmp_path, shards):
+    """One listing; the manifest and the floors before the pins are read, and again after that; the
+    end of the log; tokens."""
+    table = weir.create(
+        str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=weir.Bucket("id", shards)
+    )
+    with table.writer() as writer:
+        writer.put([{"id": i, "v": 1} for i in range(8 * shards)])
+    table.compact()
+    handle = weir.open(table.uri)
+    counting = count_requests(handle)
+    for _ in range(2):
+        assert handle.gc(min_age=0).ok
+    counting.reset()
+    assert handle.gc(min_age=0).ok
+    assert counting.requests <= 7 * shards + 40
+    assert counting.calls["get_many"] + counting.calls["list_many"] <= 30 + shards // 8
 
 
 def test_deletions_of_all_shards_share_requests(tmp_path):

@@ -42,8 +42,9 @@ def test_l4_a_compaction_without_work_asks_ten_requests_of_an_open_shard(
     table = make(tmp_path / "t", 16, keyed=keyed, memtable=memtable)
     with fill(table, 16):
         handle = weir.open(table.uri)
-        handle.compact()
         counting = count_requests(handle)
+        handle.compact()
+        counting.reset()
         report = handle.compact()
     assert report.job is None
     assert counting.requests <= 10 * 16 + TABLE
@@ -55,8 +56,9 @@ def test_l4_a_compaction_without_work_asks_two_requests_of_a_sealed_shard(tmp_pa
     table.reshard(weir.Bucket("id", 2))
     table.compact()
     handle = weir.open(table.uri)
-    handle.compact()
     counting = count_requests(handle)
+    handle.compact()
+    counting.reset()
     assert handle.compact().job is None
     assert counting.requests <= 2 * 32 + 10 * 2 + TABLE
 
@@ -67,8 +69,9 @@ def test_l4_a_compaction_without_work_asks_two_requests_of_a_shard_whose_writer_
     table = make(tmp_path / "t", 32)
     fill(table, 32).close()
     handle = weir.open(table.uri)
-    handle.compact()
     counting = count_requests(handle)
+    handle.compact()
+    counting.reset()
     assert handle.compact().job is None
     assert counting.requests <= 2 * 32 + TABLE
 
@@ -79,10 +82,11 @@ def test_l4_the_sstables_of_a_shard_add_no_more_than_six_requests_to_a_compactio
     table = make(tmp_path / "t", 16)
     fill(table, 16).close()
     handle = weir.open(table.uri)
+    counting = count_requests(handle)
     handle.compact()
     with handle.writer() as writer:
         writer.put([{"id": n, "v": 1} for n in range(256)])
-    counting = count_requests(handle)
+    counting.reset()
     assert handle.compact().rows_written == 256
     assert counting.requests <= 16 * 16 + 2 * TABLE
 
@@ -92,8 +96,8 @@ def rounds(path: Path, shards: int) -> dict[str, int]:
     table = make(path, shards)
     fill(table, shards).close()
     handle = weir.open(table.uri)
-    handle.compact()
     counting = count_requests(handle)
+    handle.compact()
     taken = {}
     for name, job in (
         ("survey", lambda: survey(handle.core)),
@@ -112,6 +116,40 @@ def rounds(path: Path, shards: int) -> dict[str, int]:
 
 def test_l4_more_shards_take_more_requests_but_no_more_rounds(tmp_path: Path) -> None:
     assert rounds(tmp_path / "few", 4) == rounds(tmp_path / "many", 96)
+
+
+def requests(path: Path, shards: int) -> dict[str, tuple[int, int]]:
+    """Requests and rounds of jobs on a table where 64 shards have rows, by a handle that knows
+    it. A collection lists shard by shard, several at once."""
+    table = weir.create(str(path), SCHEMA, primary_key="id", sharding=weir.Identity("id"))
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": 0} for n in range(64)])
+    for value in range(64, shards):
+        table.core.ensure_shard(value)
+    handle = weir.open(table.uri)
+    counting = count_requests(handle)
+    taken = {}
+    for name, job in (
+        ("survey", lambda: survey(handle.core)),
+        ("compact", handle.compact),
+        ("gc", lambda: handle.gc(min_age=0)),
+        ("stats", lambda: collect_stats(handle.core)),
+        ("warm scan", lambda: handle.scan().to_table()),
+    ):
+        job()
+        counting.reset()
+        job()
+        taken[name] = (counting.requests, 0 if name == "gc" else counting.calls.total())
+    return taken
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_l4_ten_thousand_shards_take_ten_times_the_requests_of_a_thousand(tmp_path: Path) -> None:
+    few, many = requests(tmp_path / "few", 1_000), requests(tmp_path / "many", 10_000)
+    for name, (asked, rounds_of_few) in few.items():
+        assert many[name][0] <= 10 * asked, (few, many)
+        assert many[name][1] == rounds_of_few, (few, many)
 
 
 @pytest.mark.parametrize("keyed", [True, False])

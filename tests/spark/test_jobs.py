@@ -62,25 +62,25 @@ def test_an_unknown_engine_is_refused_before_anything_is_done(
     put(table, {1: "a"})
     before = sorted(p for p in tmp_path.rglob("*") if p.is_file())
     with pytest.raises(weir.InvalidInput, match="engine must be"):
-        weir.spark.gc(spark, table.uri, engine="cluster")  # type: ignore[arg-type]
-    with pytest.raises(weir.InvalidInput, match="engine must be"):
         weir.spark.clone(spark, table.uri, f"{tmp_path}/c", engine="cluster")  # type: ignore[arg-type]
     with pytest.raises(weir.InvalidInput, match="engine must be"):
         weir.spark.reshard(spark, table.uri, weir.Bucket("id", 5), engine="cluster")  # type: ignore[arg-type]
     assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == before
 
 
-def test_p5_collection_on_executors(spark: SparkSession, tmp_path: Path) -> None:
+def test_p5_a_collection_by_spark_and_a_deep_clone_on_executors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = make_table(tmp_path)
     for number in range(4):
         put(table, {k: str(number) for k in range(20)})
     table.compact()
     model = in_weir(table)
-    report = weir.spark.gc(spark, table.uri, engine="spark", min_age=0, fence_retention="2m")
+    report = weir.spark.gc(spark, table.uri, min_age=0, fence_retention="2m")
     assert report.ok
     assert report.kinds["sstables"].deleted > 0
     assert in_weir(table) == model
-    again = weir.spark.gc(spark, table.uri, engine="local", min_age=0, fence_retention="2m")
+    again = weir.spark.gc(spark, table.uri, min_age=0, fence_retention="2m")
     assert again.kinds["sstables"].deleted == 0
     copy = weir.spark.clone(spark, table.uri, f"{tmp_path}/deep", deep=True, engine="spark")
     assert in_weir(copy) == model
@@ -186,7 +186,7 @@ def test_c16_upkeep_is_of_the_table_that_is_there_now(tmp_path: Path) -> None:
     assert report.rows_written == 1
     weir.drop(table.uri)
     weir.create(table.uri, SCHEMA)
-    assert weir.spark.gc(None, table.uri, engine="local").ok  # type: ignore[arg-type]
+    assert weir.spark.gc(None, table.uri).ok  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("store_kind", ["s3"], indirect=True)
@@ -268,12 +268,13 @@ def test_every_job_shows_its_progress_and_its_name(
     weir.spark.bulk_load(frame(spark, {3: "c"}), uri, progress=True)  # folds existing rows (L-9)
     weir.spark.write(frame(spark, {4: "d"}), uri)
     weir.spark.compact(spark, uri, engine="spark", fold_wal=True, progress=True)
-    weir.spark.gc(spark, uri, engine="spark", min_age=0, fence_retention="2m", progress=True)
+    weir.spark.gc(spark, uri, min_age=0, fence_retention="2m", progress=True)
     shown = capsys.readouterr().err
     name = uri.rpartition("/")[2]
-    for words in ("writing", "loading", "folding", "deleting"):
+    assert f"{name}: wal " in shown
+    for words in ("writing", "loading", "folding"):
         assert re.search(rf"{name}: {words} .*(\d+)/\1 tasks", shown), shown
-    for group in ("weir-write", "weir-bulk", "weir-compact", "weir-gc"):
+    for group in ("weir-write", "weir-bulk", "weir-compact"):
         assert tracker.getJobIdsForGroup(f"{group} {uri}"), group
     # Without a terminal there is no bar, and later jobs of others do not carry weir's group.
     weir.spark.write(frame(spark, {1: "c"}), uri)

@@ -99,7 +99,7 @@ def run(
         least = keeper.policy.spark_bytes
         if least is None or found.debt.nbytes < least:
             return Engines()
-        return Engines(compact=lambda _: compact_on_spark(uri, call.storage(uri), None, None))
+        return Engines(compact=lambda _: compact_on_spark(uri, call.storage(uri)))
 
     keeper = Keeper(
         roots,

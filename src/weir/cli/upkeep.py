@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from weir.cli import options as o
 from weir.cli import output
 from weir.cli.invocation import Invocation, command
+from weir.durations import Duration
 from weir.errors import InvalidInput, WeirError
 from weir.upkeep.gc.report import KINDS, GcReport, Kind
 
@@ -39,8 +40,21 @@ PASSING: Final = ("unavailable", "conflict")
     default="local",
     help="This process, or a Spark session.",
 )
+@click.option(
+    "--lease",
+    type=o.Duration(),
+    default="15m",
+    metavar="TIME",
+    help="Leave another compaction's younger claim alone; 0s if it was killed.",
+)
 def compact(
-    call: Invocation, uri: str, watch: float | None, *, fold_wal: bool | None, engine: str
+    call: Invocation,
+    uri: str,
+    watch: float | None,
+    *,
+    fold_wal: bool | None,
+    engine: str,
+    lease: float,
 ) -> None:
     """Fold SSTables and WAL-only logs into the base table.
 
@@ -55,9 +69,10 @@ def compact(
             return
         with call.out.working("compacting") as progress:
             if engine == "local":
-                report = call.open(uri).compact(fold_wal=fold_wal, progress=progress)
+                table = call.open(uri)
+                report = table.compact(fold_wal=fold_wal, lease=lease, progress=progress)
             else:
-                report = compact_on_spark(uri, call.storage(uri), fold_wal, progress)
+                report = compact_on_spark(uri, call.storage(uri), fold_wal, lease, progress)
         took = monotonic() - began
         told = {"engine": engine, "seconds": round(took, 3), "report": report}
         call.out.show(told, *_compacted(report, took))
@@ -204,7 +219,11 @@ def reshard(call: Invocation, uri: str, bucket: str | None, identity: str | None
 
 
 def compact_on_spark(
-    uri: str, storage: Mapping[str, str], fold_wal: bool | None, progress: Progress | None
+    uri: str,
+    storage: Mapping[str, str],
+    fold_wal: bool | None = None,
+    lease: Duration = "15m",
+    progress: Progress | None = None,
 ) -> CompactReport:
     """Compact in this process's Spark session; `InvalidInput` without PySpark."""
     try:
@@ -220,6 +239,7 @@ def compact_on_spark(
         uri,
         engine="spark",
         fold_wal=fold_wal,
+        lease=lease,
         storage_options=storage,
         progress=progress,
     )

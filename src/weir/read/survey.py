@@ -26,10 +26,11 @@ from weir.log.manifests import latest_of
 from weir.log.site import ShardSite
 from weir.log.tags import is_live
 from weir.log.tip import AHEAD, offset_of_tip
+from weir.read.cache import ReadCache
 from weir.records.table import TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.guard import find_rivals
-from weir.store.api import ObjectMissing, Store
+from weir.store.api import Store
 from weir.types import Generation, Position
 
 
@@ -322,17 +323,17 @@ def _settled(core: Core, one: ShardSurvey, tip: Position | None) -> ShardSurvey:
 def last_with_rows(
     core: Core, site: ShardSite, manifest: ShardManifest, through: Position
 ) -> LastEntry | None:
-    """The last entry with rows above R and up to `through`. A get for each entry looked at."""
+    """The last entry with rows above R and up to `through`. A get for each entry looked at, once
+    for a handle."""
+    cache = core.attached.of(ReadCache)
     for position in range(through, manifest.replay_after, -1):
-        path = paths.wal_path(site.shard, Position(position))
         try:
-            data = site.wal.get(path).data
-        except ObjectMissing:
+            (entry,) = cache.entries(site, position - 1, position, pinned=True)
+        except MissingEntry:
             raise SnapshotExpired(
                 f"{site}: the entry at position {position} was flushed and collected while the"
                 " log was being read; try again"
             ) from None
-        entry = decode_entry(data, position=Position(position), path=path)
         last = _last_entry(core, manifest, entry)
         if last is not None:
             return last

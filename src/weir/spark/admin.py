@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.spark.jobs import compact, gc
+from weir.spark.jobs import compact
 from weir.spark.places import Place
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.due import KeepPolicy, Upkeep, due
@@ -63,7 +63,7 @@ def keep(
     policy: KeepPolicy | None = None,
     storage_options: Options = None,
 ) -> KeepReport:
-    """Do what `weir.due` says: compaction and collection on Spark, the rest on the driver.
+    """Do what `weir.due` says: compaction on Spark, the rest on the driver.
 
     For a job that runs every few minutes. Safe beside all other work, including itself and `weir
     keep`, which decides by the same rules and reads the same record. A job that fails is in
@@ -73,13 +73,6 @@ def keep(
     chosen, core = policy or KeepPolicy(), table.core
     engines = Engines(
         compact=lambda _: compact(spark, uri, storage_options=storage_options),
-        collect=lambda _, how: gc(
-            spark,
-            uri,
-            min_age=how.min_age,
-            fence_retention=how.fence_retention,
-            storage_options=storage_options,
-        ),
     )
     found = due(table, chosen)
     now = core.store.now

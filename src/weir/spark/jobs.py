@@ -21,7 +21,6 @@ from weir.upkeep import clone as cloning
 from weir.upkeep import reshard as resharding
 from weir.upkeep.compact import run as compaction
 from weir.upkeep.compact.plan import find_pending
-from weir.upkeep.gc import collect
 from weir.upkeep.gc.report import GcReport, Kind, Veto
 from weir.upkeep.tasks import LocalRunner, Runner
 
@@ -36,9 +35,6 @@ Measured with four times the driver's processors (benchmarks/spark_engine.py --b
 workers, and 1.0 s as a later one; 283 MiB 3.8, 5.2 and 2.8 s; 567 MiB 5.6, 8.1 and 5.4 s; 1134 MiB
 11.2, 14.5 and 11.0 s. On the driver's own processors executors are never faster.
 """
-AUTO_DELETES: Final = 20_000
-"""The same for objects to delete: 4.4 s in process at the 4,500/s of an S3 server on loopback,
-twice the time to start the workers."""
 
 Options = Mapping[str, str] | None
 
@@ -121,7 +117,6 @@ def gc(
     spark: SparkSession,
     uri: str,
     *,
-    engine: Engine = "auto",
     min_age: Duration = "15m",
     fence_retention: Duration = "7d",
     dry_run: bool = False,
@@ -130,34 +125,20 @@ def gc(
     storage_options: Options = None,
     progress: Show = None,
 ) -> GcReport:
-    """Collect garbage: the driver lists and decides, executors delete.
+    """Collect garbage, on the driver: bulk deletes are as fast as the store, not as the cluster.
 
     `min_age` to `veto` are those of `Table.gc`: with `dry_run` nothing is written or deleted.
     """
-    _check_engine(engine)
-    place = Place(uri, dict(storage_options or {}))
-    table = place.current()
-    if dry_run:
-        return table.gc(min_age, fence_retention, dry_run=True, kinds=kinds, veto=veto)
-    report, batches = collect.plan(
-        table.core, min_age=min_age, fence_retention=fence_retention, kinds=kinds, veto=veto
-    )
-    total = sum(len(batch.paths) for batch in batches)
-    tasks = [{"run": "gc.tasks.delete", **batch.to_dict()} for batch in batches]
-    if engine == "auto":
-        engine = choose(total, AUTO_DELETES, slots=_slots(spark))
-    local = engine == "local"
-    runner: Runner = LocalRunner(8) if local else SparkRunner(spark, place, group="weir-gc")
-    with shown(progress, uri, _at_work(spark, runner)) as tell:
-        results = runner.run(table.core, tasks, tell)
-    for batch, result in zip(batches, results, strict=True):
-        if result["error"]:
-            report.errors.append(result["error"])
-            continue
-        part = report.kind(batch.kind)
-        part.deleted += result["deleted"]
-        part.deleted_bytes += batch.bytes
-    return report
+    table = Place(uri, dict(storage_options or {})).current()
+    with shown(progress, uri, spark) as tell:
+        return table.gc(
+            min_age,
+            fence_retention,
+            dry_run=dry_run,
+            kinds=kinds,
+            progress=tell,
+            veto=veto,
+        )
 
 
 def reshard(

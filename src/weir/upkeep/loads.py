@@ -145,7 +145,7 @@ def _finish(core: Core, claim: Claim, job: Job | None, job_id: str) -> None:
             prune_folded(core)
         claim.end()
     except WeirError as error:
-        claim.give_up()
+        claim.leave()
         logger.warning("load.unfinished table=%s job=%s reason=%s", core.uri, job_id, error)
 
 

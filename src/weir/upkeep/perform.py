@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from weir.errors import FencedError, NotAWeirTable, WeirError
@@ -22,7 +22,7 @@ from weir.upkeep.compact.policy import Now
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.compact.run import compact as compact_here
 from weir.upkeep.due import DueJob, IdleLog, KeepPolicy
-from weir.upkeep.gc.collect import gc as gc_here
+from weir.upkeep.gc.collect import gc
 from weir.upkeep.gc.report import GcReport
 from weir.upkeep.owner import Owner
 
@@ -35,14 +35,9 @@ that may live is in the way; `due`: only named, not done."""
 
 @dataclass(frozen=True)
 class Engines:
-    """What folds and collects: this process, or Spark."""
+    """What folds: this process, or Spark."""
 
     compact: Callable[[Core], CompactReport] = compact_here
-    collect: Callable[[Core, KeepPolicy], GcReport] = field(
-        default=lambda core, policy: gc_here(
-            core, min_age=policy.min_age, fence_retention=policy.fence_retention
-        )
-    )
 
 
 @dataclass(frozen=True)
@@ -104,7 +99,7 @@ def _do(core: Core, job: DueJob, policy: KeepPolicy, engines: Engines) -> JobRep
         said = f"folded {folded.sstables} SSTables and {folded.wal_entries} log entries"
         rows = folded.rows_written
         return JobReport(uri, key, "succeeded", said, rows=rows, report=folded)
-    collected = engines.collect(core, policy)
+    collected = gc(core, policy.min_age, policy.fence_retention)
     result: Result = "succeeded" if collected.ok else "failed"
     said = f"deleted {collected.deleted} objects" if collected.ok else collected.errors[0]
     return JobReport(

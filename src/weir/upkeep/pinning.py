@@ -193,24 +193,19 @@ def check_shard_floors(core: Core, draft: Checkpoint) -> None:
 
 def durable_pins(core: Core) -> list[ShardCut]:
     """Every shard as it stands: SSTables, and the log to the last acknowledged row (K-2, K-4)."""
-    return _each(core, lambda shard: _durable_pin(core, shard))
+    return _pins(core, _durable_pin)
 
 
-def closed_pins(core: Core, scope_of: Sequence[UUID] | None = None) -> list[ShardCut]:
+def closed_pins(core: Core) -> list[ShardCut]:
     """Every shard flushed, R = T, through this handle's own writers where it has any (K-3).
 
     A shard that another process writes to is claimed, and its writer fenced, if its gap holds rows.
     """
-    return _each(core, lambda shard: _closed_pin(core, shard), scope_of)
+    return _pins(core, _closed_pin)
 
 
-def _each(
-    core: Core,
-    pin: Callable[[UUID], ShardCut | None],
-    shards: Sequence[UUID] | None = None,
-) -> list[ShardCut]:
-    ids = core.shard_ids() if shards is None else list(shards)
-    found = core.env.threads.map(pin, ids, workers=CONCURRENCY)
+def _pins(core: Core, pin: Callable[[Core, UUID], ShardCut | None]) -> list[ShardCut]:
+    found = core.env.threads.map(lambda s: pin(core, s), core.shard_ids(), workers=CONCURRENCY)
     return [p for p in found if p is not None]
 
 

@@ -49,7 +49,7 @@ def prune(site: ShardSite, current: ShardManifest, named: Collection[str]) -> Sh
         Tokens(site).settle(latest)
         return pruned, Evidence()
 
-    return Manifests(site).update(change, epoch=current.writer_epoch)
+    return Manifests(site, current).update(change, epoch=current.writer_epoch)
 
 
 def prune_folded(core: Core) -> None:

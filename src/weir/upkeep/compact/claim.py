@@ -1,18 +1,24 @@
 """The compactors' claim, held: no fold, load or restore of another process changes the base.
 
 Keeps
-  L-4  the claim is taken before the work; a job that died after its commit is completed first
+  L-4  the claim is taken before the work; the next holder, a reshard or a restore included, first
+       completes a job that died after its commit. One that is never completed leaves its rows in
+       the base and its generations unmarked: an append-only table has those rows twice
 It is a record in the chain of compactions (`weir.upkeep.compact.jobs`) and a fence in the base: a
 compactor that held it before can no longer commit, and a later one finds the record. While it is
 held, in a `with` block, a thread of its own renews it: one task may take hours, and whoever finds a
-claim older than its lease takes it over. A block that raises leaves the claim as it is, since the
-next holder has to complete what was left half done.
+claim older than its lease takes it over. A block that fails leaves the claim: the next holder need
+not wait, but has to complete what was left half done.
+
+SSTables stay in the manifests after their fold: readers of a base from before the commit still need
+them, and the marks tell all others to skip them. Collection takes them out after `min_age` (X-4).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -24,10 +30,11 @@ from weir.env import Bell, Thread
 from weir.errors import CommitConflict, SnapshotExpired, WeirError
 from weir.lake.base.fence import FENCE
 from weir.lake.base.fold import BaseFence
+from weir.lake.base.fold_commit import FOLD
 from weir.routing.core import Core
-from weir.upkeep.compact.finish import Findings, Finisher
 from weir.upkeep.compact.jobs import FoldProgress, Job, JobRecord, Jobs
-from weir.upkeep.pinning import require_above_base_floor
+from weir.upkeep.compact.logs import advance_over_folded
+from weir.upkeep.pinning import base_floor, require_above_base_floor
 
 logger = logging.getLogger("weir.compact")
 
@@ -36,15 +43,17 @@ RENEW_SECONDS: Final = 300.0
 
 
 @dataclass
-class Completed:
-    """What was found while an earlier job was completed, for callers without a report."""
+class Finished:
+    """What followed the commits of the jobs that a claim finished."""
 
     wal_entries: int = 0
+    """Entries that R passed."""
     completed: str | None = None
+    """The job of an earlier holder, if it was committed."""
     notes: list[str] = field(default_factory=list)
 
 
-def take_claim(core: Core, record: JobRecord, report: Findings | None = None) -> Claim:
+def take_claim(core: Core, record: JobRecord) -> Claim:
     """Fence the base for the claim of that record; complete the job that a dead holder committed.
 
     `CommitConflict` when this process slept, and the place of its fence was cleaned up.
@@ -53,7 +62,7 @@ def take_claim(core: Core, record: JobRecord, report: Findings | None = None) ->
     version = core.lake.fence_base(record.token)
     fence = BaseFence(record.token, require_above_base_floor(core, version))
     core.env.failpoint("compact.fenced")
-    claim = Claim(core, record, fence, report or Completed())
+    claim = Claim(core, record, fence)
     if record.job is not None:
         # Its fold may be in the base without its marks, and nobody after us knows of it.
         claim.complete(record.job)
@@ -63,11 +72,11 @@ def take_claim(core: Core, record: JobRecord, report: Findings | None = None) ->
 class Claim:
     """A claim at work, in a `with` block."""
 
-    def __init__(self, core: Core, record: JobRecord, fence: BaseFence, report: Findings) -> None:
+    def __init__(self, core: Core, record: JobRecord, fence: BaseFence) -> None:
         self.fence = fence
+        self.finished = Finished()
         self._core = core
         self._jobs = Jobs(core.store)
-        self._finisher = Finisher(core, report)
         self._record = record
         self._found = record.job
         self._lock = core.env.threads.lock()
@@ -101,6 +110,8 @@ class Claim:
         try:
             if kind is None:
                 self.end()
+            elif isinstance(error, WeirError | KeyboardInterrupt):
+                self.leave()
         finally:
             self._stop()
 
@@ -124,7 +135,7 @@ class Claim:
                     logger.warning("claim.renew.failed table=%s reason=%s", self._core.uri, error)
 
     def _append(self, record: JobRecord) -> None:
-        self._record = self._jobs.step(record, record.state, record.job)
+        self._record = self._jobs.append(record)
 
     def plan(self, job: Job) -> None:
         """Record a job before its commit, so that the next holder can complete it.
@@ -140,14 +151,45 @@ class Claim:
             self._record = self._record.having(reached)
 
     def finish(self, job: Job) -> None:
-        """Complete a planned job after its commit."""
-        self._finisher.finish(job)
-        self.remember(self._finisher.reached)
+        """Do everything that follows the base commit of a job; each step may be repeated."""
+        core, reached = self._core, dict[UUID, FoldProgress]()
+        if job.folded_generations:
+            core.lake.mark_compacted(job.folded_generations)
+        for cut in (cut for cut in job.snapshot.cuts if cut.sstables):
+            reached[cut.shard] = FoldProgress.of(int(table.generation) for table in cut.sstables)
+        core.env.failpoint("compact.marked")
+        for shard, fold in job.wal.items():
+            passed = advance_over_folded(core, shard, fold)
+            if passed is None:
+                self.finished.notes.append(
+                    f"shard {shard}: a writer claimed or flushed it during the compaction; the next"
+                    " one folds its log"
+                )
+                continue
+            self.finished.wal_entries += max(0, passed - fold.after)
+            # guard: L-8 test_rolled_back_base
+            reached[shard] = FoldProgress(passed=job.number).and_also(reached.get(shard))
+        core.env.failpoint("compact.passed")
+        self.remember(reached)
 
     def complete(self, job: Job) -> None:
-        """Complete a job of an earlier holder, if it was committed."""
-        self._finisher.complete(job)
-        self.remember(self._finisher.reached)
+        """Finish the job of an earlier holder if it was committed; after the fence it cannot be."""
+        core = self._core
+        try:
+            version = core.lake.find_commit(FOLD, job.id, after=job.planned_at)
+            if version is not None and version <= base_floor(core):
+                raise SnapshotExpired(f"its base version {version} may be cleaned up already")
+        except SnapshotExpired as gone:
+            self.finished.notes.append(
+                f"job {job.id} of an earlier compaction was not completed: {gone}"
+            )
+            # The base itself has a note of every fold that it contains (L-7).
+            core.lake.mark_compacted(core.lake.open_base().compacted)
+            version = None
+        if version is not None:  # guard: L-4 test_compaction
+            self.finish(job)
+            self.finished.completed = job.id
+            logger.info("compact.completed table=%s job=%s version=%d", core.uri, job.id, version)
 
     def forget_progress(self) -> None:
         """L-8: the base is about to be rolled back, and the shards with it."""
@@ -161,9 +203,16 @@ class Claim:
                 self._append(replace(self._record, state="done", job=None))
                 self._is_over = True
 
-    def give_up(self) -> None:
-        """Leave the claim to the next holder, as a block that raises does."""
-        self._is_over = True
+    def leave(self) -> None:
+        """Let the next holder begin at once: this one has failed, and does no more.
+
+        What it planned may be committed, so the job stays in the record.
+        """
+        with self._lock:
+            if not self._is_over:
+                self._is_over = True
+                with suppress(WeirError):  # lost, or the store is away: then the lease decides
+                    self._append(replace(self._record, state="left"))
 
     @property
     def is_held(self) -> bool:

@@ -2,9 +2,10 @@
 
 Keeps
   L-4  the claim is taken before the work; the next compactor finds a dead one's job and finishes it
-Each step has one record: claimed, planned, done. The number of a record is its epoch: of two
-compactors that claim from the same record, one loses. Compactors coordinate through the chain; the
-fence in the base table (`weir.lake.base.fence`) keeps a stalled one from committing.
+Each step has one record: claimed, planned, done, or left when it fails. The number of a record is
+its epoch: of two compactors that claim from the same record, one loses. Compactors coordinate
+through the chain; the fence in the base table (`weir.lake.base.fence`) keeps a stalled one from
+committing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ FORMAT: Final = 1
 PROGRESS: Final = "weir.progress"
 """Property of a fold's commit: what it folded of each shard."""
 
-State = Literal["claimed", "planned", "done"]
+State = Literal["claimed", "planned", "left", "done"]
+"""`left`: its owner failed, and does no more; the next one need not wait, but completes the job."""
 
 
 class WalFold(Struct, frozen=True, array_like=True):
@@ -98,8 +100,10 @@ class FoldProgress(Struct, frozen=True, array_like=True):
         for first, last in self.spans:
             yield from range(max(first, generation + 1), last + 1)
 
-    def and_also(self, other: FoldProgress) -> FoldProgress:
+    def and_also(self, other: FoldProgress | None) -> FoldProgress:
         """The combination of both."""
+        if other is None:
+            return self
         return FoldProgress(_joined((*self.spans, *other.spans)), max(self.passed, other.passed))
 
 
@@ -129,7 +133,7 @@ class JobRecord(Record, frozen=True, tag_field="format", tag=FORMAT):
         """The record with `more` added to `reached`."""
         reached = dict(self.reached)
         for shard, new in more.items():
-            reached[shard] = reached.get(shard, FoldProgress()).and_also(new)
+            reached[shard] = new.and_also(reached.get(shard))
         return replace(self, reached=reached)
 
     @property
@@ -154,13 +158,10 @@ class Jobs:
         unfinished = after.job if after is not None and after.is_open else None
         reached = {} if after is None else after.reached
         number = 0 if after is None else after.seq
-        return self._append(JobRecord("claimed", token, unfinished, reached, seq=number))
+        return self.append(JobRecord("claimed", token, unfinished, reached, seq=number))
 
-    def step(self, record: JobRecord, state: State, job: Job | None) -> JobRecord:
+    def append(self, record: JobRecord) -> JobRecord:
         """The next step of our own claim; `CommitConflict` when somebody else took over."""
-        return self._append(replace(record, state=state, job=job))
-
-    def _append(self, record: JobRecord) -> JobRecord:
         try:
             return self._chain.append(record)
         except ObjectExists:

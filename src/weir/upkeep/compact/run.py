@@ -191,7 +191,8 @@ class _Run:
         if before is not None and is_open and self._is_young(before, lease):
             self.report.skipped = (
                 f"another compaction claimed the table less than {lease:g} s ago (record"
-                f" {before.seq}); if it died, run again later or with lease=0"
+                f" {before.seq}); if it was killed, run again later, or with lease=0 (weir compact"
+                " --lease 0s)"
             )
             return self.report
         require_settled(self.core, "compact")
@@ -201,10 +202,13 @@ class _Run:
         folded: Collection[UUID] = ()
         if has_work or is_open:
             record = jobs.claim(str(self.core.env.new_id()), before)
-            with take_claim(self.core, record, self.report) as claim:
+            with take_claim(self.core, record) as claim:
                 try_update_mem_wal_index(self.core, self.report.notes)
                 seen = self._published(self._still(seen, claim))
                 folded = self._fold(seen, claim, cluster=cluster)
+            self.report.wal_entries += claim.finished.wal_entries
+            self.report.completed = claim.finished.completed
+            self.report.notes += claim.finished.notes
         if self.fold_wal is not False:
             self.report.notes += unfolded_log_notes(self.core, seen, folded)
         return self.report
@@ -300,7 +304,9 @@ class _Run:
         )
 
     def _is_young(self, record: JobRecord, lease: float) -> bool:
-        return lease > 0 and self.core.store.now() - record.written < lease
+        if record.state == "left" or not lease:
+            return False
+        return self.core.store.now() - record.written < lease
 
     def _commit(self, job: Job, fence: BaseFence, changes: VersionEdit) -> int:
         def hide(version: int, fragments: Sequence[int]) -> VersionEdit:

@@ -28,20 +28,16 @@ from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.gc import records
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
-from weir.upkeep.gc.run import GcRun
+from weir.upkeep.gc.run import WORKERS, GcRun
 from weir.upkeep.gc.shard import collect_shards
-from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
 from weir.upkeep.parents import left_over_pins, settle_pins
 
 __all__ = [
     "KINDS",
-    "Batch",
     "GcReport",
     "KindReport",
     "collect",
-    "delete_batch",
     "gc",
-    "plan",
 ]
 
 logger = logging.getLogger("weir.gc")
@@ -85,25 +81,6 @@ def gc(
     )
 
 
-def plan(
-    core: Core,
-    min_age: Duration = "15m",
-    fence_retention: Duration = "7d",
-    *,
-    kinds: Collection[Kind] | None = None,
-    veto: Veto | None = None,
-) -> tuple[GcReport, list[Batch]]:
-    """Like `gc`, but return the deletions as tasks for `delete_batch` on another engine (P-5).
-
-    Floors are raised and expired checkpoints ended here; the tasks can run at any later time, in
-    any order, several times, or not at all.
-    """
-    tasks: list[Batch] = []
-    _require_whole(core)
-    report = collect(core, min_age, fence_retention, kinds=kinds, veto=veto, planned=tasks)
-    return report, tasks
-
-
 def _require_whole(core: Core) -> None:
     """Raise unless the base still holds everything that was folded into it (L-8)."""
     core.record_number()  # C-16: not by a handle of a dropped table
@@ -120,7 +97,6 @@ def collect(
     progress: Progress | None = None,
     veto: Veto | None = None,
     workers: int = WORKERS,
-    planned: list[Batch] | None = None,
     keep_first_entries: bool = True,
 ) -> GcReport:
     """`gc` of a table whose base was checked.
@@ -128,11 +104,21 @@ def collect(
     `keep_first_entries=False` disables a safety lock and is for tests only (G-7a).
     """
     ages = _ages(core, min_age, fence_retention, keep_first_entries=keep_first_entries)
-    chosen = _kinds(kinds)
-    report = GcReport(dry_run=dry_run)
     began = core.env.clock.boottime()
-    deleter = Deleter(core, report, dry_run, workers, progress, planned, veto)
-    _run_tasks(GcRun(core, ages, chosen, deleter, Holds(core.store), now=core.store.now()))
+    job = GcRun(
+        core,
+        ages,
+        _kinds(kinds),
+        GcReport(dry_run=dry_run),
+        Holds(core.store),
+        core.store.now(),
+        dry_run,
+        workers,
+        progress,
+        veto,
+    )
+    _run_tasks(job)
+    report = job.report
     report.seconds = core.env.clock.boottime() - began
     if not dry_run:
         meters = core.env.meters

@@ -8,7 +8,6 @@ Keeps
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,22 +26,16 @@ class Listing:
     versions: dict[int, Stored] = field(default_factory=dict)
     folders: dict[str, tuple[int, Stored]] = field(default_factory=dict)
     logs: list[tuple[ShardSite, WalListing]] = field(default_factory=list)
-    """Every place that holds entries of the shard, the current one last: also beside the data, and
-    on WAL stores that the log was moved away from (S-3)."""
-    has_log: bool = False
-    """True when the current place of the log is among them."""
+    """Every place that holds entries of the shard: beside the data, stores that the log was moved
+    away from (S-3), and where it is now."""
 
     def __len__(self) -> int:
         return len(self.versions) + len(self.folders) + sum(len(log) for _, log in self.logs)
 
 
-def list_shard(
-    job: GcRun, site: ShardSite, former: Sequence[ShardSite], skipped: list[str]
-) -> Listing:
-    """List every object of the shard, reduced to numbers.
-
-    If logs are collected, also its log, and the entries in the places it was moved away from.
-    """
+def list_shard(job: GcRun, site: ShardSite) -> Listing:
+    """List every object of the shard beside the data, reduced to numbers; if logs are collected,
+    its entries too."""
     wal = _Log()
     listing = Listing()
     lead = len(paths.shard_dir(site.shard)) + 1
@@ -60,19 +53,12 @@ def list_shard(
                 parsed[1],
                 Stored(old.size + meta.size, max(old.time, meta.last_modified), old.objects + 1),
             )
-    if "wal" not in job.kinds:
-        return listing
-    listing.logs.append((site.in_table if site.is_apart else site, wal.sorted()))
-    listing.has_log = not site.is_apart
-    for place in (*former, site) if site.is_apart else former:
-        found = _list_log(job, place, skipped)
-        if found is not None:
-            listing.logs.append((place, found))
-            listing.has_log |= place is site
+    if "wal" in job.kinds:
+        listing.logs.append((site, wal.sorted()))
     return listing
 
 
-def _list_log(job: GcRun, site: ShardSite, skipped: list[str]) -> WalListing | None:
+def list_log(job: GcRun, site: ShardSite, skipped: list[str]) -> WalListing | None:
     """List a log on a store of its own; None, and a note, when it cannot be listed (S-6).
 
     Ages use that store's clock: by another clock, a fence that a stalled writer must meet could

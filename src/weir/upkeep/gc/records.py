@@ -21,8 +21,7 @@ from weir.records.chain import Listed, list_chain
 from weir.records.checkpoints import checkpoint_of_tag
 from weir.records.holds import HoldKind
 from weir.store.api import Meta
-from weir.upkeep.gc.run import GcRun
-from weir.upkeep.gc.tasks import Item
+from weir.upkeep.gc.run import GcRun, Item
 
 logger = logging.getLogger("weir.gc")
 
@@ -90,9 +89,7 @@ def collect_chains(job: GcRun, kind: HoldKind) -> None:
         wait = job.ages.min_age if kind == "checkpoints" else job.ages.fence_retention
         *rest, last = hold.listed.values()
         if hold.is_ended and job.now - last.last_modified >= wait:
-            # The deletion record goes last. Planned tasks may run in any order, so they leave it to
-            # the next collection.
-            if not rest or (_delete(job, kind, rest) and job.deleter.immediate):
+            if not rest or _delete(job, kind, rest):  # the deletion record goes last
                 _delete(job, kind, [last])
             continue
         _supersede(job, kind, hold.listed)
@@ -120,7 +117,7 @@ def _supersede(job: GcRun, kind: str, listed: Listed) -> None:
 
 
 def _delete(job: GcRun, kind: str, metas: Sequence[Meta]) -> bool:
-    return job.deleter.run(kind, ((m.path, m.size) for m in metas), total=len(metas))
+    return job.delete(kind, ((m.path, m.size) for m in metas), total=len(metas))
 
 
 def collect_leftovers(job: GcRun) -> None:
@@ -137,7 +134,7 @@ def collect_leftovers(job: GcRun) -> None:
                 else:
                     part.kept["min_age"] += 1
 
-    job.deleter.run("leftovers", items(), total=0)
+    job.delete("leftovers", items(), total=0)
     for folder in SHARED_CHAINS:
         listed = list_chain(store, folder)
         if not listed:

@@ -20,9 +20,9 @@ from weir.errors import WeirError
 from weir.format import paths
 from weir.lake.api import Base
 from weir.lake.index import released_generation
+from weir.log.manifests import State, latest_of
 from weir.store.api import Store
-from weir.upkeep.gc.run import GcRun
-from weir.upkeep.gc.tasks import Item
+from weir.upkeep.gc.run import GcRun, Item
 from weir.upkeep.gc.visit import Doomed, Visit
 
 LISTED_MAX: Final = 1_000_000
@@ -45,7 +45,7 @@ def collect_shards(job: GcRun) -> dict[UUID, int]:
         while waiting and listed < LISTED_MAX:
             group = [Visit(job, shard) for shard in waiting[:_SHARDS_LISTED]]
             del waiting[:_SHARDS_LISTED]
-            looked = _each(job, group, Visit.look)
+            looked = _look(job, group)
             visits += looked
             listed += sum(visit.listed for visit in looked)
         _collect_wave(visits, job)
@@ -53,6 +53,36 @@ def collect_shards(job: GcRun) -> dict[UUID, int]:
             if visit.finished_under is not None:
                 finished[visit.site.shard] = visit.finished_under
     return finished
+
+
+def _look(job: GcRun, visits: list[Visit]) -> list[Visit]:
+    """List the shards, then read their manifests (G-4).
+
+    Where one names another store, the log there is listed next, and the manifest read again.
+    """
+    listed = _each(job, visits, Visit.list_beside_the_data)
+    job.core.env.failpoint("gc.listed")
+    looked = _read(job, listed, Visit.see)
+    apart = [visit for visit in looked if visit.is_apart]
+    reached = _each(job, apart, Visit.list_elsewhere)
+    again = {id(visit) for visit in _read(job, reached, Visit.see)}
+    return [visit for visit in looked if visit not in apart or id(visit) in again]
+
+
+def _read(job: GcRun, visits: list[Visit], step: Callable[[Visit, State], bool]) -> list[Visit]:
+    """Run a step with the latest manifest of each shard: two rounds of requests for all."""
+    logs = {visit.site.shard: job.core.log(visit.site.shard).manifests for visit in visits}
+    try:
+        states = dict(zip(logs, latest_of([*logs.values()]), strict=True))
+    except WeirError:  # that of one shard; the others are read one by one
+        states = {}
+
+    def one(visit: Visit) -> bool:
+        return step(
+            visit, states.get(visit.site.shard) or logs[visit.site.shard].latest_with_floors()
+        )
+
+    return _each(job, visits, one)
 
 
 def _collect_wave(visits: list[Visit], job: GcRun) -> None:
@@ -63,7 +93,9 @@ def _collect_wave(visits: list[Visit], job: GcRun) -> None:
     # K-1b for all shards at once: every floor is raised. A checkpoint whose record is not found
     # here is recorded later, and sees these floors.
     pins = job.holds.pins(job.expired)
-    visits = _each(job, visits, lambda visit: visit.decide(pins))
+    # A restore may have named SSTables again that only a checkpoint held. If that checkpoint is
+    # already gone from the pins, the manifest read after them is the restored one.
+    visits = _read(job, visits, lambda visit, state: visit.decide(pins, state))
     _delete(visits, job)
 
 
@@ -119,11 +151,11 @@ def _delete(visits: Sequence[Visit], job: GcRun) -> None:
             together.setdefault((doomed.kind, doomed.wal), []).append(doomed)
     for (kind, wal), parts in together.items():
         items = (item for part in parts for item in part.items)
-        job.deleter.run(kind, items, total=sum(part.total for part in parts), wal=wal)
+        job.delete(kind, items, total=sum(part.total for part in parts), wal=wal)
     if "sstables" in job.kinds:
         folders = [paths.sstable_dir(v.site.shard, name) for v in visits for name in v.folders]
         objects = sum(visit.folder_objects for visit in visits)
-        job.deleter.run("sstables", _contents(folders, job), total=objects)
+        job.delete("sstables", _contents(folders, job), total=objects)
 
 
 def _contents(folders: Sequence[str], job: GcRun) -> Iterator[Item]:

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from weir.errors import (
     CommitConflict,
-    CorruptEntry,
     FencedError,
     StoreError,
     WalStoreMismatch,
@@ -35,14 +34,14 @@ from weir.format.manifest import (
     decode_manifest,
     encode_hint,
 )
-from weir.log.floors import FloorValues
-from weir.log.manifests import Manifests
+from weir.log.floors import Floors, FloorValues
+from weir.log.manifests import State
 from weir.log.site import ShardSite
 from weir.records.holds import Pins
 from weir.store.api import ObjectMissing, Store
 from weir.types import Position, Version
 from weir.upkeep.gc import contents
-from weir.upkeep.gc.listing import NO_LOG, Listing, list_shard
+from weir.upkeep.gc.listing import NO_LOG, Listing, list_log, list_shard
 from weir.upkeep.gc.plan import (
     ShardState,
     WalListing,
@@ -53,8 +52,7 @@ from weir.upkeep.gc.plan import (
     replay_point,
 )
 from weir.upkeep.gc.report import GcReport
-from weir.upkeep.gc.run import GcRun
-from weir.upkeep.gc.tasks import Item
+from weir.upkeep.gc.run import GcRun, Item
 from weir.upkeep.pruning import folded_tables, prunable, prune
 
 logger = logging.getLogger("weir.gc")
@@ -83,9 +81,10 @@ class Visit:
         self.finished_under: int | None = None
         """The routing of a sealed shard of which nothing is left that anybody could read (C-17)."""
         self._job = job
-        self._manifests = Manifests(self.site)
         self._report = GcReport(job.dry_run)
         self._listing = Listing()
+        self._has_log = "wal" in job.kinds
+        """True when the place where the log is now was listed."""
         self._latest: ShardManifest | None = None
         self._floors = FloorValues()
         self._floor = 0
@@ -95,6 +94,11 @@ class Visit:
     def listed(self) -> int:
         """Objects listed."""
         return len(self._listing)
+
+    @property
+    def is_apart(self) -> bool:
+        """True when the log is in a store of its own, or was."""
+        return bool(self._floors.place or (self._latest is not None and self._latest.log_place))
 
     @property
     def has_sstables(self) -> bool:
@@ -108,34 +112,42 @@ class Visit:
 
     # -- step by step ----------------------------------------------------------------------------
 
-    def look(self) -> bool:
-        """List the shard, then read its manifest (G-4)."""
-        former = self._find_log()
-        self._listing = list_shard(self._job, self.site, former, self._report.skipped)
-        self._job.core.env.failpoint("gc.listed")
-        self._latest, self._floors = self._manifests.latest_with_floors()
+    def list_beside_the_data(self) -> bool:
+        """List what the table's own store has of the shard."""
+        self._listing = list_shard(self._job, self.site)
+        return True
+
+    def see(self, state: State) -> bool:
+        """Take in the manifest, which was read when everything was listed (G-4)."""
+        self._latest, self._floors = state
         if self._latest is None:
             self._report.skipped.append(f"{self.site} has no manifest: nothing of it was collected")
         return self._latest is not None
 
-    def _find_log(self) -> Sequence[ShardSite]:
-        """Find where its log is; returns the reachable places it was moved away from (S-3)."""
-        shard, places = self.site.shard, self._job.core.wal_stores
-        former: Sequence[ShardSite] = ()
+    def list_elsewhere(self) -> bool:
+        """List the log in stores of its own, where it is and where it was before moves (S-3)."""
+        if "wal" not in self._job.kinds:
+            return True
+        job, shard, places = self._job, self.site.shard, self._job.core.wal_stores
+        sites: list[ShardSite] = []
+        self._has_log = False
         try:
-            state = self._job.core.log(shard).state()
-        except CorruptEntry:
-            return ()  # reported when the manifest is read after the listing (G-10)
-        try:
-            place = places.place(shard, *state)
-            if place.seq:
-                former, notes = places.former(shard, place)
-                self._report.skipped += notes
+            place = places.place(shard, self._latest, self._floors)
+            sites, notes = places.former(shard, place)
+            self._report.skipped += notes
             self.site = places.site_at(shard, place)
+            self._has_log = place.uri is None
         except (WalStoreMismatch, StoreError) as error:
             # S-6: objects beside the data can still be collected.
             self._report.skipped.append(f"the log of shard {shard} was not collected: {error}")
-        return former
+        if self.site.is_apart:
+            sites.append(self.site)
+        for site in sites:
+            found = list_log(job, site, self._report.skipped)
+            if found is not None:
+                self._listing.logs.append((site, found))
+                self._has_log |= site is self.site
+        return True
 
     def prune_and_raise(self, folded: Mapping[UUID, int]) -> bool:
         """Remove SSTables that the base holds from the manifest, and raise the floors.
@@ -153,17 +165,16 @@ class Visit:
             self._raise_floors()
         return True
 
-    def decide(self, pins: Pins) -> bool:
-        """Decide what goes, by pins that were read after every floor had risen (K-1b)."""
+    def decide(self, pins: Pins, state: State) -> bool:
+        """Decide what goes, by pins that were read after every floor had risen (K-1b), and by the
+        manifest as it was after them."""
         job, latest = self._job, self._latest
         assert latest is not None, "G-4: looked at first"
-        # A restore may have named SSTables again that only a checkpoint held. If that checkpoint is
-        # already gone from the pins, this read sees the restored manifest.
-        again = self._manifests.latest()
+        again, _ = state
         if again is not None and again.version > latest.version:
             self._retained.append(again)
         job.core.env.failpoint("gc.pinned")
-        state = ShardState(
+        known = ShardState(
             now=job.now,
             wal=NO_LOG,
             versions=self._listing.versions,
@@ -176,13 +187,13 @@ class Visit:
         )
         for place, found in self._listing.logs:
             # A position is never used twice, in any store, so the same verdict holds in each (F-2).
-            self._decide_log(place, replace(state, wal=found))
+            self._decide_log(place, replace(known, wal=found))
         if "manifests" in job.kinds:
-            self._decide_manifests(state)
+            self._decide_manifests(known)
         if "sstables" in job.kinds:
-            self._decide_sstables(state)
-        if len(self._retained) == 1 and self._is_finished(state):
-            self.finished_under = state.latest.shard_spec_id
+            self._decide_sstables(known)
+        if len(self._retained) == 1 and self._is_finished(known):
+            self.finished_under = latest.shard_spec_id
         return True
 
     def _is_finished(self, state: ShardState) -> bool:
@@ -199,7 +210,7 @@ class Visit:
             and not state.pins  # guard: C-17
             and not listing.folders
             and set(listing.versions) <= {latest.version}
-            and listing.has_log
+            and self._has_log
             and all((log.positions >= latest.replay_after).all() for _, log in listing.logs)
             # P-6: a clone gets the tokens of the shards that a checkpoint pins.
             # guard: C-17
@@ -227,16 +238,16 @@ class Visit:
         except (FencedError, CommitConflict) as lost:
             # G-12: another process changed the shard. The next collection prunes it.
             self._report.skipped.append(f"{self.site}: not pruned, the next gc does it: {lost}")
-        else:
-            self._report.pruned += max(0, len(current.sstables) - len(after.sstables))
-            logger.info("gc.pruned %s sstables=%d", self.site.label, len(named))
-        self._latest, self._floors = self._manifests.latest_with_floors()
+            return
+        self._latest = after
+        self._report.pruned += max(0, len(current.sstables) - len(after.sstables))
+        logger.info("gc.pruned %s sstables=%d", self.site.label, len(named))
 
     # -- floors ----------------------------------------------------------------------------------
 
     def _raise_floors(self) -> None:
         """Raise the floors before the pins are read (K-1b) and before anything is deleted (G-6)."""
-        job, floors, listing = self._job, self._manifests.floors, self._listing
+        job, floors, listing = self._job, Floors(self.site), self._listing
         old = any(version <= self._floor for version in listing.versions)
         if self._floor > self._floors.manifest and (
             ("manifests" in job.kinds and old) or ("sstables" in job.kinds and listing.folders)
@@ -259,6 +270,8 @@ class Visit:
     def _load_living(self, latest: ShardManifest) -> list[ShardManifest]:
         """The living versions besides the latest; `CorruptEntry` if one cannot be read (G-11)."""
         living = [v for v in sorted(self._listing.versions) if self._floor < v < latest.version]
+        if not living:
+            return []
         where = [paths.manifest_path(self.site.shard, Version(v)) for v in living]
         return [
             decode_manifest(data, path=path)
