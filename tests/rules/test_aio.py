@@ -242,8 +242,8 @@ def test_a_writer_that_was_not_entered_says_how(tmp_path):
 
 FOR_OTHER_LAYERS = {
     weir.Table: {"core"},
-    Scan: {"narrowed", "stored", "takes_sql"},
-    weir.Changes: {"fetch", "hand_over", "rounds_to_poll", "settle"},
+    Scan: {"narrowed", "stored", "has_sql_filter"},
+    weir.Changes: {"fetch", "hand_over", "pause", "rounds_to_poll", "settle"},
     weir.TableWriter: {"aput", "adelete", "shard_writers"},
     weir.Database: set(),
 }

@@ -249,12 +249,18 @@ class Changes:
             change = self.hand_over(self.fetch())
             if change is not None:
                 return change
-            if not self._follow or self._stop():
+            pause = self.pause
+            if pause is None:
                 self.settle()
                 self._has_ended = True
             else:
-                self._core.env.clock.sleep(self._poll)
+                self._core.env.clock.sleep(pause)
         raise StopIteration
+
+    @property
+    def pause(self) -> float | None:
+        """How long to wait, in seconds, where there is no change now; None: the feed ends here."""
+        return self._poll if self._follow and not self._stop() else None
 
     def begin(self) -> None:
         """Find out where the feed begins, with the requests that takes; for callers to whom it
