@@ -20,7 +20,7 @@ import pyarrow as pa
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
 from weir.search.lance_vectors import GROWTH
-from weir.search.options import SearchOptions, queries_of
+from weir.search.options import queries_of
 from weir.search.plan import Plan
 from weir.search.ranking import Best, Ranked, Window, rows_of
 from weir.types import require_whole
@@ -74,13 +74,9 @@ class _Fused:
 def fused(
     plan: Plan,
     queries: Mapping[str, Any],
-    k: int,
-    target: pa.Schema,
     fusion: Fusion,
-    options: SearchOptions,
 ) -> pa.Table:
     """The `k` best rows of all rankings together; see `Table.hybrid_search`."""
-    require_whole("k", k, 1)
     given: object = queries
     if not isinstance(given, Mapping) or len(given) < 2:
         raise InvalidInput(
@@ -96,12 +92,13 @@ def fused(
     for column, query in queries.items():
         if queries_of(plan.schema, column, query)[1]:
             raise InvalidInput(f"a hybrid search takes one query for {column!r}, not a list")
+    options, target = plan.options, plan.target
     options.check_for(plan.schema, list(queries))
-    count = k + options.offset
-    depth = fusion.depth or max(DEPTH_MIN, 4 * k)
+    count = options.k + options.offset
+    depth = fusion.depth or max(DEPTH_MIN, 4 * options.k)
     order: dict[Any, _Fused] = {}
     while True:
-        rankings, rows, is_all = _fused(plan, queries, depth, fusion, options)
+        rankings, rows, is_all = _fused(plan, queries, depth, fusion)
         # Equal scores stay in the order of the first ranking that has the row.
         following = [key for key in rows if key not in order]
         order |= {key: rows[key] for key in sorted(following, key=lambda key: -rows[key].score)}
@@ -114,15 +111,16 @@ def fused(
 
 
 def _fused(
-    plan: Plan, queries: Mapping[str, Any], depth: int, fusion: Fusion, options: SearchOptions
+    plan: Plan, queries: Mapping[str, Any], depth: int, fusion: Fusion
 ) -> tuple[list[list[Ranked]], dict[Any, _Fused], bool]:
     """The rankings, the rows among the first `depth` of any by key, and whether these are all."""
     rankings: list[list[Ranked]] = []
     rows: dict[Any, _Fused] = {}
     is_all = True
     for column, query in queries.items():
-        (one, *_), _ = queries_of(plan.schema, column, query)
-        ranked, best = plan.best(column, one, Window(depth), options)
+        (one,) = plan.compiled(column, queries_of(plan.schema, column, query)[0])
+        ranked = plan.ranked(column, one)
+        best = plan.best(ranked, depth)
         _add(rows, plan, ranked, best, len(rankings), fusion, fusion.weight(column))
         rankings.append(ranked)
         is_all = is_all and len(best.values) < depth
