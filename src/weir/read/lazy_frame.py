@@ -8,6 +8,7 @@ the largest number, and equals itself. Polars filters again, so what is left out
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -52,7 +53,8 @@ def as_arrow(predicate: pl.Expr, scan: Scan) -> pc.Expression | None:
         return None
     asked = _Asked(pa.schema([field for field in stored if field.name in alike]))
     dataset: Any = asked
-    pl.scan_pyarrow_dataset(dataset).filter(*parts).collect()
+    with suppress(_ToldError, pl.exceptions.PolarsError):
+        pl.scan_pyarrow_dataset(dataset).filter(*parts).collect()
     return asked.filter
 
 
@@ -72,8 +74,12 @@ def _is_compared_alike(dtype: pa.DataType) -> bool:
     return bool(is_text or is_number or is_time)
 
 
+class _ToldError(Exception):
+    """Ends a query whose filter is known: users' functions in it are not called without rows."""
+
+
 class _Asked:
-    """A dataset without rows, which remembers the filter that it was asked for."""
+    """A dataset that remembers the filter that it was asked for, and has nothing else."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -83,4 +89,4 @@ class _Asked:
         self, *, filter: pc.Expression | None = None, **_: object
     ) -> Iterator[pa.RecordBatch]:
         self.filter = filter
-        return iter(())
+        raise _ToldError
