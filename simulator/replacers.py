@@ -24,8 +24,8 @@ from weir.format.keys import pk_values
 from weir.format.sharding import Unsharded
 from weir.lake.api import Base
 from weir.lake.base import fold
+from weir.making import create_shards
 from weir.records.table import Route
-from weir.routing.opening import create_shards
 from weir.upkeep.compact.tasks import hide_keys
 from weir.upkeep.loads import PreparedLoad, load
 

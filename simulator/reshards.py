@@ -16,12 +16,12 @@ from simulator.views import complete, lows, tips, viewed_table
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, StoreError, WeirError
 from weir.format.sharding import Bucket, Identity, Sharding, Unsharded, values_of
+from weir.making import create_shards
 from weir.making import open as open_table
 from weir.read.scan import Scan
 from weir.records.resharding import read_resharding
 from weir.records.table import TableRecords
 from weir.routing.core import routes_of
-from weir.routing.opening import create_shards
 from weir.routing.writer import TableWriter
 from weir.table import Table
 from weir.upkeep.checkpoint import find

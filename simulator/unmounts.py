@@ -29,11 +29,11 @@ from simulator.world import AWAY, HOLE, Faults, split_folder
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, WeirError
 from weir.format.sharding import Unsharded
+from weir.making import create_shards
 from weir.making import open as open_table
 from weir.read.scan import Scan
 from weir.records.table import Route, TableRecords
 from weir.routing.core import Core
-from weir.routing.opening import create_shards
 from weir.store.open import open_store
 from weir.upkeep.checkpoint import Checkpoint, create, delete
 

@@ -29,7 +29,6 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from itertools import islice
 from types import TracebackType
@@ -47,17 +46,12 @@ from weir.durations import Duration
 from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput
 from weir.format.expiry import Expire
-from weir.format.schema_forms import SchemaLike
 from weir.format.sharding import Sharding
 from weir.log.entry import Token
 from weir.read.changes import Bookmark, Change
 from weir.read.changes import Changes as SyncChanges
-from weir.read.scan import OrderBy
 from weir.read.scan import Scan as SyncScan
-from weir.read.snapshot import Freshness
-from weir.records.checkpoints import Ref
 from weir.records.consumers import TTL
-from weir.routing.opening import Options
 from weir.routing.own import ShardName
 from weir.routing.placing import placing
 from weir.routing.receipt import Receipt
@@ -66,8 +60,7 @@ from weir.routing.writer import TableWriter as SyncWriter
 from weir.shard.request import WriteCounts
 from weir.shard.stats import WriterStats
 from weir.table import Table as SyncTable
-from weir.types import Columns, Filter, Key, Keys, Params, Row, Rows
-from weir.upkeep.checkpoint import Moment
+from weir.types import Filter, Key, Keys, Params, Row, Rows
 from weir.upkeep.consumers import open_feed
 from weir.upkeep.due import KeepPolicy, Upkeep
 from weir.upkeep.due import due as sync_due
@@ -139,6 +132,30 @@ def _opened(make: Callable[P, SyncTable]) -> Callable[P, Awaitable[Table]]:
     return run
 
 
+def _made(
+    verb: Callable[Concatenate[S, P], SyncTable],
+) -> Callable[Concatenate[Any, P], Awaitable[Table]]:
+    """A verb that makes or opens a table, run by a thread of the loop's pool."""
+
+    @functools.wraps(verb)
+    async def run(self: Any, /, *args: P.args, **options: P.kwargs) -> Table:
+        return Table(await asyncio.to_thread(verb, self.sync, *args, **options))
+
+    return run
+
+
+def _scanned(
+    verb: Callable[Concatenate[SyncTable, P], SyncScan],
+) -> Callable[Concatenate[Table, P], Scan]:
+    """A verb that makes a scan, in the thread that reads: finding its checkpoint makes requests."""
+
+    @functools.wraps(verb)
+    def scan(self: Table, /, *args: P.args, **options: P.kwargs) -> Scan:
+        return Scan(lambda: verb(self.sync, *args, **options))
+
+    return scan
+
+
 class Scan:
     """A read of the table: iterate over its batches, or await all of its rows."""
 
@@ -183,20 +200,9 @@ class Changes:
     continues after the last change handed out.
     """
 
-    def __init__(
-        self,
-        sync: SyncChanges,
-        env: Env,
-        *,
-        follow: bool,
-        poll: float,
-        stop: Callable[[], bool],
-    ) -> None:
+    def __init__(self, sync: SyncChanges, env: Env) -> None:
         """Use `Table.changes`."""
         self.sync = sync
-        self._stop = stop
-        self._follow = follow
-        self._poll = poll
         self._lock = env.threads.lock()
         self._fetched: list[Change | Bookmark] = []
         """What a thread has read and no task was given yet: its task may be gone (P-3)."""
@@ -221,12 +227,13 @@ class Changes:
             change = await self._next()
             if change is not None:
                 return change
-            if not self._follow or self._stop():
+            pause = self.sync.pause
+            if pause is None:
                 await asyncio.to_thread(self._settle)
                 self._has_ended = True
             else:
                 # A waiting follower occupies no thread.
-                await asyncio.sleep(self._poll)  # noqa: TID251  the loop's own time
+                await asyncio.sleep(pause)  # noqa: TID251  the loop's own time
         raise StopAsyncIteration
 
     async def poll(self) -> AsyncIterator[Change]:
@@ -466,36 +473,6 @@ class Table:
         make = functools.partial(self.sync.writer, config, shards=shards)
         return TableWriter(make, waits=waits)
 
-    def scan(
-        self,
-        columns: Columns | None = None,
-        filter: Filter | None = None,
-        limit: int | None = None,
-        freshness: Freshness = "durable",
-        checkpoint: Moment | None = None,
-        *,
-        params: Params | None = None,
-        batch_size: int | None = None,
-        offset: int = 0,
-        order_by: OrderBy | None = None,
-    ) -> Scan:
-        """A read of the newest row of each key: `async for batch in table.scan()`, or
-        `await table.scan().to_table()`. See `weir.Table.scan`."""
-        return Scan(
-            functools.partial(
-                self.sync.scan,
-                columns,
-                filter,
-                limit,
-                freshness,
-                checkpoint,
-                params=params,
-                batch_size=batch_size,
-                offset=offset,
-                order_by=order_by,
-            )
-        )
-
     def changes(
         self,
         since: Bookmark | str | None = None,
@@ -523,7 +500,7 @@ class Table:
             stop=stop,
             expired=expired,
         )
-        return Changes(feed, self.sync.core.env, follow=follow, poll=poll, stop=stop)
+        return Changes(feed, self.sync.core.env)
 
     def follow(
         self,
@@ -549,29 +526,7 @@ class Table:
             expired=expired,
             with_rows=True,
         )
-        return Changes(feed, self.sync.core.env, follow=not once, poll=poll, stop=stop)
-
-    async def clone(
-        self,
-        destination: str,
-        checkpoint: Ref | None = None,
-        wal_uri: str | None = None,
-        *,
-        storage_options: Options = None,
-        deep: bool = False,
-        accept_loss: bool = False,
-    ) -> Table:
-        """Make a table that holds exactly the checkpoint's rows; see `weir.Table.clone`."""
-        made = await asyncio.to_thread(
-            self.sync.clone,
-            destination,
-            checkpoint,
-            wal_uri,
-            storage_options=storage_options,
-            deep=deep,
-            accept_loss=accept_loss,
-        )
-        return Table(made)
+        return Changes(feed, self.sync.core.env)
 
     async def shard_of(self, row_or_key: Row | Key) -> Shard:
         """The shard that takes a row, in the loop; see `weir.Table.shard_of`. The first call of a
@@ -580,6 +535,8 @@ class Table:
             return self.sync.shard_of(row_or_key)
         return await asyncio.to_thread(self.sync.shard_of, row_or_key)
 
+    scan = _scanned(SyncTable.scan)
+    clone = _made(SyncTable.clone)
     shards_of = _awaited(SyncTable.shards_of)
     refresh = _awaited(SyncTable.refresh)
     get = _awaited(SyncTable.get)
@@ -635,36 +592,8 @@ class Database:
         """Where the table of that name is, or would be; see `weir.Database.table_uri`."""
         return self.sync.table_uri(name)
 
-    async def create_table(
-        self,
-        name: Name,
-        schema: SchemaLike,
-        *,
-        primary_key: str | Sequence[str] | None = None,
-        sharding: Sharding | None = None,
-        wal_uri: str | None = None,
-        writer_defaults: WriterConfig | None = None,
-        expire: Expire | None = None,
-        exist_ok: bool = False,
-    ) -> Table:
-        """Make an empty table of that name and open it; see `weir.Database.create_table`."""
-        made = await asyncio.to_thread(
-            self.sync.create_table,
-            name,
-            schema,
-            primary_key=primary_key,
-            sharding=sharding,
-            wal_uri=wal_uri,
-            writer_defaults=writer_defaults,
-            expire=expire,
-            exist_ok=exist_ok,
-        )
-        return Table(made)
-
-    async def open_table(self, name: Name) -> Table:
-        """Open the table of that name; see `weir.Database.open_table`."""
-        return Table(await asyncio.to_thread(self.sync.open_table, name))
-
+    create_table = _made(SyncDatabase.create_table)
+    open_table = _made(SyncDatabase.open_table)
     namespaces = _awaited(SyncDatabase.namespaces)
     exists = _awaited(SyncDatabase.exists)
     tables = _awaited(SyncDatabase.tables)

@@ -15,7 +15,6 @@ from weir.format import paths
 from weir.format.expiry import Expire
 from weir.format.schema_forms import SchemaLike
 from weir.format.sharding import Sharding
-from weir.routing.opening import Occupied
 from weir.store.open import normalize, open_store
 from weir.table import Table
 
@@ -143,7 +142,7 @@ class Database:
                 storage_options=self._options,
                 env=self._env,
             )
-        except (CommitConflict, Occupied):
+        except (CommitConflict, making.Occupied):
             if not exist_ok:
                 raise
             for _ in range(_MAKING_LOOKS):  # another process is making it

@@ -368,17 +368,12 @@ class Table:
         searched; a small base, and rows newer than the index, are searched exactly.
         Requests: a scan's snapshot, then the index pages and rows needed.
         """
-        return search(
-            self.core,
-            column,
-            query,
-            k=k,
-            filter=bind_filter(filter, params),
-            columns=columns,
-            freshness=freshness,
-            pinned=checkpoints.pinned(self.core, checkpoint),
-            options=SearchOptions(metric, nprobes, refine_factor, exact, offset, distance_range),
+        passing = bind_filter(filter, params)
+        options = SearchOptions(
+            k, passing, columns, metric, nprobes, refine_factor, exact, offset, distance_range
         )
+        pinned = checkpoints.pinned(self.core, checkpoint)
+        return search(self.core, column, query, options, freshness, pinned)
 
     def hybrid_search(
         self,
@@ -408,17 +403,11 @@ class Table:
         `InvalidInput` for an append-only table. Requests: those of a search for each column, with
         one snapshot.
         """
-        return hybrid_search(
-            self.core,
-            queries,
-            k=k,
-            filter=bind_filter(filter, params),
-            columns=columns,
-            freshness=freshness,
-            pinned=checkpoints.pinned(self.core, checkpoint),
-            fusion=Fusion(weights, rank_constant, depth),
-            options=SearchOptions(metric, nprobes, refine_factor, exact, offset),
-        )
+        passing = bind_filter(filter, params)
+        options = SearchOptions(k, passing, columns, metric, nprobes, refine_factor, exact, offset)
+        fusion = Fusion(weights, rank_constant, depth)
+        pinned = checkpoints.pinned(self.core, checkpoint)
+        return hybrid_search(self.core, queries, fusion, options, freshness, pinned)
 
     def sql(
         self,

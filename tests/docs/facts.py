@@ -146,6 +146,7 @@ def events() -> dict[str, set[str]]:
 
 ENCODERS = {
     "log/wal_store.py",
+    "read/changes.py",
     "read/snapshot.py",
     "records/apps.py",
     "records/chain.py",

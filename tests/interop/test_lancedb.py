@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import weir
+from weir import making
 from weir.errors import FencedError
 from weir.format.manifest import Status
-from weir.routing import opening
 
 lancedb = pytest.importorskip("lancedb")
 
@@ -268,7 +268,7 @@ def test_x4_a_handle_that_never_refreshes_loses_no_row_by_a_compaction(tmp_path)
 @pytest.fixture
 def rivals(tmp_path: Path, monkeypatch) -> weir.Table:
     """A table with weir's own shard ids, to which LanceDB also wrote."""
-    monkeypatch.setattr(opening, "FIRST_ROUTING", 1)
+    monkeypatch.setattr(making, "FIRST_ROUTING", 1)
     uri = str(tmp_path / "t.lance")
     table = weir.create(uri, SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
     with table.writer() as writer:

@@ -471,6 +471,38 @@ def test_k6_a_base_that_moved_while_the_shards_were_pinned_is_not_taken(tmp_path
         assert made.shards[0].wal_through >= later[0], "a row past T is seen"
 
 
+def test_k7_a_checkpoint_that_is_gone_is_told_as_such_by_name_id_and_object(tmp_path):
+    """By the object it was `MissingEntry`, the error of damage, once its manifests were deleted."""
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        put(writer, A, "a")
+        made = [table.checkpoint("all", "gone")]
+        earlier = table.scan(checkpoint=made[0])
+        put(writer, A, "b")
+        writer.flush()
+        made.append(table.checkpoint("durable", "dropped"))
+
+    def reads(gone):
+        for moment in (gone, gone.id, gone.name):
+            yield lambda moment=moment: table.scan(checkpoint=moment).to_table()
+            yield lambda moment=moment: table.get([1], checkpoint=moment)
+            yield lambda moment=moment: table.count(checkpoint=moment)
+            yield lambda moment=moment: table.sql("select * from t", checkpoint=moment)
+
+    table.delete_checkpoint(made[0])
+    for read in reads(made[0]):
+        with pytest.raises(CheckpointNotFound):
+            read()
+    table.compact(fold_wal=True)
+    collect_all(table)
+    with pytest.raises(CheckpointNotFound, match="deleted, or expired"):
+        earlier.to_table()
+    weir.drop(table.uri)
+    for read in reads(made[1]):
+        with pytest.raises(CheckpointNotFound):
+            read()
+
+
 def test_k7_a_reader_at_a_checkpoint_never_sees_past_t(tmp_path):
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:

@@ -232,7 +232,7 @@ def test_p3_a_restore_to_before_a_load_stops_a_feed_that_began_after_it(tmp_path
 
 def test_a_bookmark_keeps_the_number_of_the_load(tmp_path):
     table = make(tmp_path / "t", 1)
-    assert '"load": 0' in _end(table).to_json()
+    assert '"load":0' in _end(table).to_json()
     load_rows(table, {1: "loaded"}, replaces=True)
     place = _end(table)
     assert place.load == table.core.lake.open_base().load_number

@@ -521,8 +521,16 @@ def test_text_without_an_index_is_read_and_cut_into_words_once(tmp_path, monkeyp
         writer.put([at(9_999, *ORIGIN, text="word")])
         monkeypatch.setattr(Analyzer, "block", counted)
         found = table.search("text", "w7 w9", k=5)
-    assert sorted(found["text"].to_pylist()) == ["word w7", "word w9"]
-    assert sum(cut) == PART_ROWS + 2
+        assert sorted(found["text"].to_pylist()) == ["word w7", "word w9"]
+        assert sum(cut) == PART_ROWS + 2
+        cut.clear()
+        batch = ["w3", "nothing", weir.Match("word w5", "and"), "w7 w9"]
+        found = table.search("text", batch, k=5, filter="id <> 7")
+        each = [table.search("text", query, k=5, filter="id <> 7") for query in batch]
+    assert found["text"].to_pylist() == ["word w3", "word w5", "word w9"]
+    assert found["query_index"].to_pylist() == [0, 2, 3]
+    assert found["_score"].to_pylist() == [s for one in each for s in one["_score"].to_pylist()]
+    assert sum(cut) == 4 * (PART_ROWS + 1) + PART_ROWS + 1  # once for the batch, once for each
 
 
 def test_l10_a_long_tail_is_searched_for_words_in_pieces(tmp_path):

@@ -91,6 +91,38 @@ def test_l1_equal_vectors_beyond_the_first_request_are_paged(tmp_path):
     assert sorted(found) == list(range(300))
 
 
+INDEXES = {
+    "IVF_FLAT": {"num_partitions": 8},
+    "IVF_PQ": {"num_partitions": 8, "num_sub_vectors": 2},
+    "IVF_HNSW_SQ": {"num_partitions": 2},
+}
+
+
+@pytest.mark.parametrize("key", ["id", None], ids=["keyed", "append-only"])
+@pytest.mark.parametrize("kind", INDEXES)
+def test_l1_pages_by_an_approximate_index_show_each_row_once(tmp_path, monkeypatch, kind, key):
+    """Such an index finds better rows when it is asked for more, so one ranking as long as a page
+    needs would move rows between the pages."""
+    monkeypatch.setattr("weir.search.plan.EXACT_BYTES", 0)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key=key)
+    vectors = np.random.default_rng(1).normal(size=(1500, 4)).astype(np.float32)
+    vectors[::3] = np.round(vectors[::3])  # many at an equal distance
+    with table.writer() as writer:
+        writer.put([{"id": i, "vec": vector.tolist()} for i, vector in enumerate(vectors[:1300])])
+        table.compact(fold_wal=True)
+        lance.dataset(table.uri).create_index("vec", kind, metric="l2", **INDEXES[kind])
+    with table.writer() as writer:
+        writer.put([{"id": 1300 + i, "vec": v.tolist()} for i, v in enumerate(vectors[1300:])])
+    query = [0.3, -0.2, 0.1, 0.0]
+
+    def search(**page):
+        return table.search("vec", query, nprobes=3, refine_factor=1, **page)
+
+    found = [row for at in range(0, 600, 20) for row in search(k=20, offset=at)["id"].to_pylist()]
+    assert len(found) == len(set(found)) == 600
+    assert found[:20] == search(k=20)["id"].to_pylist()
+
+
 ROW = st.tuples(st.sampled_from(["fox", "fox dog", "dog"]), st.integers(0, 3))
 
 

@@ -16,6 +16,7 @@ import weir
 from simulator.steps import watched
 from tests.support.moments import at_time
 from tests.support.tables import count_requests
+from weir import making
 from weir.format.bucket import bucket
 from weir.format.manifest import Status
 from weir.format.sharding import FIRST_ROUTING, field_entries, shard_id
@@ -23,7 +24,6 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.log.rules import Evidence
 from weir.read.snapshot import Snapshot
 from weir.records.table import TableRecords
-from weir.routing import opening
 from weir.routing.core import first_manifest
 from weir.routing.guard import look_for_rivals
 from weir.routing.shards import Shard
@@ -252,7 +252,7 @@ def beside(request, tmp_path, monkeypatch) -> tuple[weir.Table, UUID]:
     """A table of two buckets, and another program's shard that takes rows of bucket 0."""
     sharding = weir.Bucket("id", 2)
     if request.param == "named by LanceDB":
-        monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # ids of its own, not LanceDB's
+        monkeypatch.setattr(making, "FIRST_ROUTING", 1)  # ids of its own, not LanceDB's
         rival = shard_id(sharding, 0, FIRST_ROUTING)
     else:
         rival = uuid4()
@@ -338,7 +338,7 @@ def test_x3_a_rival_of_an_identity_value_is_found_by_the_first_writer(tmp_path):
 def test_x3_a_rival_of_lancedbs_name_is_seen_by_a_writer_that_was_there_before(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # ids of its own, not LanceDB's
+    monkeypatch.setattr(making, "FIRST_ROUTING", 1)  # ids of its own, not LanceDB's
     sharding = weir.Bucket("id", 2)
     table = make(tmp_path, sharding)
     with table.writer() as writer:

@@ -63,7 +63,7 @@ def objects() -> dict[str, bytes]:
     }
     snapshot = {"base_version": 4, "freshness": "durable", "cuts": [cut], "at": 1.5}
     found["snapshot"] = json.dumps(snapshot).encode()
-    found["bookmark"] = json.dumps({str(site.shard): 7}).encode()
+    found["bookmark"] = json.dumps({"positions": {str(site.shard): 7}}).encode()
     found["record"] = codec.dumps(Lineage("copying", "/t", site.shard))
     return found
 

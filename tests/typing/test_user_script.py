@@ -115,6 +115,21 @@ def test_pyright_finds_nothing_unknown_in_a_users_script(tmp_path: Path) -> None
     assert '"nothing"' in said
 
 
+@pytest.mark.skipif(importlib.util.find_spec("pyright") is None, reason="pyright is not installed")
+def test_pyright_finds_nothing_in_the_examples(tmp_path: Path) -> None:
+    settings = {
+        "include": [str(ROOT / "examples")],
+        "extraPaths": [str(ROOT / "src")],
+        "pythonVersion": "3.11",
+        "reportMissingImports": False,  # each example names what it needs
+        "reportMissingModuleSource": False,
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "-p", str(tmp_path)]
+    said = checked([*command, "--pythonpath", sys.executable], tmp_path)
+    assert "0 errors, 0 warnings" in said, said
+
+
 def test_the_script_uses_every_verb() -> None:
     """Fails for a new verb: add a line with its `assert_type` to every_verb.py."""
     tree = ast.parse(SCRIPT.read_text())

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import lance
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
 from weir.format.nested import as_type, loose
-from weir.lake.filters import filter_columns, filter_rows
+from weir.lake.filters import filter_columns, passing
 from weir.lake.lance_errors import plain_text
 from weir.lake.params import require_text
 from weir.lake.whole_buffers import for_lance
@@ -103,16 +102,13 @@ def _mask(rows: pa.Table, condition: Filter, what: str) -> pa.BooleanArray:
 
 def _expression_mask(rows: pa.Table, condition: pc.Expression, what: str) -> pa.BooleanArray:
     """Evaluated by Lance or by pyarrow, as in a scan: a filter has one meaning (filters.py)."""
-    numbers = pa.array(np.arange(rows.num_rows))
     bare = pa.schema([pa.field(f.name, f.type) for f in rows.schema])
-    numbered = pa.Table.from_arrays(rows.columns, schema=bare).append_column(_ANCHOR, numbers)
-    mask = np.zeros(rows.num_rows, np.bool_)
     try:
-        for batch in filter_rows(numbered, condition, [_ANCHOR], known=()):
-            mask[batch.column(0).to_numpy()] = True
+        return pa.array(
+            passing(pa.Table.from_arrays(rows.columns, schema=bare), condition, known=())
+        )
     except InvalidInput as error:
         raise InvalidInput(f"{what}: {error}") from error
-    return pa.array(mask)
 
 
 def _values(rows: pa.Table, text: str, what: str) -> pa.Array:

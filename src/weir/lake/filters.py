@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import lance
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow.substrait import serialize_expressions
 
@@ -20,6 +22,9 @@ from weir.lake.lance_errors import OF_LANCE, lance_errors
 from weir.lake.params import require_bound
 from weir.lake.whole_buffers import for_lance
 
+Mask = npt.NDArray[np.bool_]
+
+_ROW: Final = "__weir_row"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 _EXTENSIONS: Final = b"extension_types"
@@ -105,6 +110,15 @@ def filter_rows(
         dataset = lance.write_dataset(for_lance(rows), "memory://rows")
         scanner = dataset.scanner(columns=None if columns is None else list(columns), filter=filter)
         yield from scanner.to_batches()
+
+
+def passing(rows: pa.Table, filter: Any, *, known: Sequence[str] | None = None) -> Mask:
+    """True for each of the rows that passes; see `filter_rows`."""
+    numbered = rows.append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+    mask = np.zeros(rows.num_rows, np.bool_)
+    for batch in filter_rows(numbered, filter, [_ROW], known=known):
+        mask[batch.column(0).to_numpy()] = True
+    return mask
 
 
 def filter_batches(

@@ -12,7 +12,6 @@ Between shards of one routing there is no order.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from itertools import pairwise
 from typing import Final, Literal, Protocol
 from uuid import UUID
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ from weir.log.tailer import WalTailer
 from weir.merge.levels import shaped
 from weir.read.expiries import Expiries
 from weir.read.loads import require_same_load
+from weir.records import codec
 from weir.routing.core import Core
 from weir.routing.order import OrderedShards
 from weir.store.api import RootMissing
@@ -58,21 +59,16 @@ _BEGIN_NAMED: Final = (
 )
 
 Kind = Literal["put", "delete", "expire"]
-_EXPIRED: Final = "expired_through"
-_WITHIN: Final = "within"
-_SNAPSHOT: Final = "snapshot"
-_LOAD: Final = "load"
 
 
-@dataclass(frozen=True)
-class Bookmark:
+class Bookmark(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How far a consumer has read: the last position per shard. Small, serializable, comparable."""
 
-    positions: Mapping[UUID, int] = field(default_factory=dict)
+    positions: Mapping[UUID, int] = msgspec.field(default_factory=dict)
     expired_through: float | None = None
     """For a feed that reports expired rows: it has reported those whose time is at or before this,
     in seconds since 1970."""
-    within: Mapping[UUID, int] = field(default_factory=dict)
+    within: Mapping[UUID, int] = msgspec.field(default_factory=dict)
     """For a shard whose next entry was handed out in part: how many parts of it were. Each run of
     puts or deletes counts as two: its rows, then those of them that had already expired."""
     snapshot: UUID | None = None
@@ -85,40 +81,19 @@ class Bookmark:
     def past_loads(self) -> Bookmark:
         """The same place, for a consumer that a load has stopped and that took its rows in by other
         means: a feed from here goes on with the changes before and after the load."""
-        return replace(self, load=None)
+        return msgspec.structs.replace(self, load=None)
 
     def to_json(self) -> str:
         """The bookmark as JSON text."""
-        record: dict[str, object] = {str(shard): at for shard, at in self.positions.items()}
-        if self.expired_through is not None:
-            record[_EXPIRED] = self.expired_through
-        if self.within:
-            record[_WITHIN] = {str(shard): parts for shard, parts in self.within.items()}
-        if self.snapshot is not None:
-            record[_SNAPSHOT] = str(self.snapshot)
-        if self.load is not None:
-            record[_LOAD] = self.load
-        return json.dumps(record, sort_keys=True)
+        return codec.dumps(self).decode()
 
     @staticmethod
     def from_json(text: str) -> Bookmark:
         """Parse the text made by `to_json`; `InvalidInput` for anything else."""
         try:
-            raw = json.loads(text)
-            expired = raw.pop(_EXPIRED, None)
-            within = {UUID(shard): int(parts) for shard, parts in raw.pop(_WITHIN, {}).items()}
-            snapshot = raw.pop(_SNAPSHOT, None)
-            load = raw.pop(_LOAD, None)
-            positions = {UUID(shard): int(position) for shard, position in raw.items()}
-            return Bookmark(
-                positions,
-                None if expired is None else float(expired),
-                within,
-                None if snapshot is None else UUID(snapshot),
-                None if load is None else int(load),
-            )
-        except (ValueError, TypeError, AttributeError) as error:
-            raise InvalidInput(f"not a bookmark: {error!r}") from error
+            return codec.decode(text, Bookmark)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"not a bookmark: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -249,12 +224,18 @@ class Changes:
             change = self.hand_over(self.fetch())
             if change is not None:
                 return change
-            if not self._follow or self._stop():
+            pause = self.pause
+            if pause is None:
                 self.settle()
                 self._has_ended = True
             else:
-                self._core.env.clock.sleep(self._poll)
+                self._core.env.clock.sleep(pause)
         raise StopIteration
+
+    @property
+    def pause(self) -> float | None:
+        """How long to wait, in seconds, where there is no change now; None: the feed ends here."""
+        return self._poll if self._follow and not self._stop() else None
 
     def begin(self) -> None:
         """Find out where the feed begins, with the requests that takes; for callers to whom it

@@ -12,6 +12,7 @@ import pyarrow.dataset as pads
 from pyarrow import fs
 
 from weir.errors import InvalidInput, WeirError
+from weir.lake.filters import both, filter_batches, filter_columns
 from weir.read.scan import Scan
 
 _ELSEWHERE: Final = (
@@ -28,15 +29,21 @@ class ScanDataset(pads.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     native code, raises `InvalidInput`: there the dataset is a file that nobody can open.
     """
 
-    def __init__(self, scan: Scan, failures: list[WeirError] | None = None) -> None:
+    def __init__(
+        self,
+        scan: Scan,
+        failures: list[WeirError] | None = None,
+        passing: pc.Expression | None = None,
+    ) -> None:
         """Use `Scan.to_dataset`. `failures` takes what reads raise: engines make their own errors
-        of them."""
+        of them. `passing` is a filter beside that of the scan."""
         super().__init__(scan.schema, [_unreadable(scan.schema)])
         self._scan = scan
         self._failures = failures
+        self._passing = passing
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ScanDataset, (self._scan,)
+        return ScanDataset, (self._scan, None, self._passing)
 
     def __repr__(self) -> str:
         return f"ScanDataset({self._scan!r})"
@@ -57,18 +64,40 @@ class ScanDataset(pads.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         batch that is asked for."""
         if isinstance(columns, dict):
             raise InvalidInput("a dataset has no computed columns; give a list of column names")
-        return self._scanner(self._scan.narrowed(columns, filter, batch_size), columns)
+        return self._scanner(columns, filter, batch_size)
 
-    def _scanner(self, scan: Scan, columns: Sequence[str] | None) -> pads.Scanner:
-        # An engine that only counts rows asks for no column at all.
-        names = None if columns is None else list(columns)
-        schema = scan.schema if names is None or names else pa.schema([])
-        return pads.Scanner.from_batches(self._batches(scan, schema), schema=schema)
+    def _scanner(
+        self,
+        columns: Sequence[str] | None,
+        filter: pc.Expression | None,
+        batch_size: int | None,
+        limit: int | None = None,
+    ) -> pads.Scanner:
+        passing = both(self._passing, filter)
+        schema = self.schema
+        if columns is not None:  # none at all for an engine that only counts rows
+            schema = pa.schema([schema.field(name) for name in columns], metadata=schema.metadata)
+        rows = self.batches(schema.names, passing, batch_size, limit)
+        return pads.Scanner.from_batches(rows, schema=schema)
 
-    def _batches(self, scan: Scan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self,
+        names: Sequence[str],
+        passing: pc.Expression | None,
+        batch_size: int | None,
+        limit: int | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Those columns of the rows that pass, at most `limit`; streamed by a new scan."""
         with self._noted():
-            for batch in scan.to_reader():
-                yield batch if schema.names else batch.select([])
+            if passing is None or not self._scan.has_sql_filter:
+                scan = self._scan.narrowed(names, passing, batch_size, limit)
+                for batch in scan.to_reader():
+                    yield batch if names else batch.select([])
+                return
+            # Lance applies the filter in SQL, and pyarrow its own to the rows that pass.
+            looked_at = filter_columns(passing, self.schema.names)
+            scan = self._scan.narrowed([*dict.fromkeys((*names, *looked_at))], None, batch_size)
+            yield from filter_batches(scan.to_reader(), passing, names, limit)
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
@@ -86,17 +115,19 @@ class ScanDataset(pads.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     def filter(self, expression: pc.Expression) -> ScanDataset:
         """The dataset of the rows that pass."""
-        return ScanDataset(self._scan.narrowed(None, expression, None), self._failures)
+        return ScanDataset(self._scan, self._failures, both(self._passing, expression))
 
     def count_rows(self, filter: pc.Expression | None = None, **_: Any) -> int:
         """How many rows there are."""
-        return self._scan.narrowed(None, filter, None).count()
+        passing = both(self._passing, filter)
+        if passing is None or not self._scan.has_sql_filter:
+            return self._scan.narrowed(None, passing, None).count()
+        return sum(batch.num_rows for batch in self.batches([], passing, None, None))
 
     def head(self, num_rows: int, columns: Sequence[str] | None = None, **kwargs: Any) -> pa.Table:
         """The first `num_rows` rows read, in no particular order; no others are read."""
         filter, size = kwargs.get("filter"), kwargs.get("batch_size")
-        few = self._scan.narrowed(columns, filter, size, limit=num_rows)
-        return self._scanner(few, columns).to_table()
+        return self._scanner(columns, filter, size, limit=num_rows).to_table()
 
 
 class _Fragment:

@@ -1,30 +1,25 @@
 """A scan as a polars lazy frame, through polars' interface for IO plugins.
 
-A predicate that polars pushes down is translated to SQL only where Lance is sure to pass every row
-that polars would. Polars filters again, so an untranslated part costs time but changes no result.
+polars writes its predicates as pyarrow expressions, as it does for any dataset. Pushed down are
+those on columns whose values polars, Lance and pyarrow compare alike; in polars NaN, for one, is
+the largest number, and equals itself. Polars filters again, so what is left out only costs time.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from polars.io.plugins import register_io_source
 
-from weir.lake.literals import comparable, quoted
+from weir.read.dataset import ScanDataset
 
 if TYPE_CHECKING:
     from weir.read.scan import Scan
-
-_COMPARE: Final = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-_MIRRORED: Final = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
-_BOUNDS: Final = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<=")}
-_MICROS: Final = {"Milliseconds": 1000, "Microseconds": 1}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def lazy_frame(scan: Scan) -> pl.LazyFrame:
@@ -38,9 +33,9 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
     ) -> Iterator[pl.DataFrame]:
         # polars limits before it filters: rows after the first n_rows must not be returned.
         # guard: L-3 last test_a_limit_comes_before_a_filter_that_follows_it
-        pushed = None if predicate is None or n_rows is not None else as_sql(predicate, scan)
-        rows = scan.narrowed(with_columns, pushed, batch_size, n_rows)
-        for batch in rows.to_batches():
+        pushed = None if predicate is None or n_rows is not None else as_arrow(predicate, scan)
+        names = scan.schema.names if with_columns is None else with_columns
+        for batch in ScanDataset(scan).batches(names, pushed, batch_size, n_rows):
             frame = pl.DataFrame(batch)
             yield frame if predicate is None else frame.filter(predicate)
 
@@ -48,86 +43,50 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
     return register_io_source(read, schema=empty.schema, explain_name="WEIR")
 
 
-def as_sql(predicate: pl.Expr, scan: Scan) -> str | None:
-    """SQL that passes every row that `predicate` does, perhaps more; None if there is none."""
-    if not scan.takes_sql:
+def as_arrow(predicate: pl.Expr, scan: Scan) -> pc.Expression | None:
+    """An expression that passes every row that `predicate` does, perhaps more; None if there is
+    none."""
+    stored = scan.stored
+    alike = {field.name for field in stored if _is_compared_alike(field.type)}
+    parts = [part for part in _parts(predicate) if alike.issuperset(part.meta.root_names())]
+    if not parts:
         return None
-    try:
-        tree = json.loads(predicate.meta.serialize(format="json"))
-    except (pl.exceptions.PolarsError, ValueError):  # a function, or not representable
-        return None
-    return _sql(tree, scan.stored)
+    asked = _Asked(pa.schema([field for field in stored if field.name in alike]))
+    dataset: Any = asked
+    with suppress(_ToldError, pl.exceptions.PolarsError):
+        pl.scan_pyarrow_dataset(dataset).filter(*parts).collect()
+    return asked.filter
 
 
-def _sql(tree: Any, schema: pa.Schema) -> str | None:
-    match tree:
-        case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
-            both = [text for text in (_sql(left, schema), _sql(right, schema)) if text]
-            return " AND ".join(f"({text})" for text in both) or None
-        case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
-            one, other = _sql(left, schema), _sql(right, schema)
-            return f"({one}) OR ({other})" if one and other else None
-        case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(op), "right": value}}:
-            return _compared(name, op, value, schema)
-        case {"BinaryExpr": {"left": value, "op": str(op), "right": {"Column": str(name)}}}:
-            return _compared(name, _MIRRORED.get(op, op), value, schema)
-        case {"Function": {"input": [{"Column": str(name)}], "function": {"Boolean": str(what)}}}:
-            words = {"IsNull": "IS NULL", "IsNotNull": "IS NOT NULL"}.get(what)
-            return f"{quoted(name)} {words}" if words and name in schema.names else None
-        case {
-            "Function": {
-                "input": [{"Column": str(name)}, low, high],
-                "function": {"Boolean": {"IsBetween": {"closed": str(closed)}}},
-            }
-        } if closed in _BOUNDS:
-            lower, upper = _BOUNDS[closed]
-            ends = [_against(name, lower, low, schema), _against(name, upper, high, schema)]
-            return " AND ".join(f"({text})" for text in ends if text) or None
-    return None
+def _parts(predicate: pl.Expr) -> list[pl.Expr]:
+    """The conditions of which every row must pass all."""
+    parts = predicate.meta.pop()
+    if len(parts) == 2 and (parts[1] & parts[0]).meta.eq(predicate):
+        return [*_parts(parts[1]), *_parts(parts[0])]
+    return [predicate]
 
 
-def _compared(name: str, op: str, value: Any, schema: pa.Schema) -> str | None:
-    return _against(name, _COMPARE[op], value, schema) if op in _COMPARE else None
+def _is_compared_alike(dtype: pa.DataType) -> bool:
+    kinds = pa.types
+    is_text = kinds.is_string(dtype) or kinds.is_large_string(dtype)
+    is_number = kinds.is_signed_integer(dtype) or kinds.is_boolean(dtype)
+    is_time = kinds.is_date32(dtype) or dtype == pa.timestamp("us", "UTC")
+    return bool(is_text or is_number or is_time)
 
 
-def _against(name: str, sign: str, value: Any, schema: pa.Schema) -> str | None:
-    if name not in schema.names or "`" in name:
-        return None
-    dtype = schema.field(name).type
-    said = _literal(value, dtype)
-    if said is None:
-        return None
-    text = f"{quoted(name)} {sign} {said}"
-    # In polars NaN is the largest number and equals itself; in Lance it depends on its sign.
-    return f"{text} OR isnan({quoted(name)})" if pa.types.is_floating(dtype) else text
+class _ToldError(Exception):
+    """Ends a query whose filter is known: users' functions in it are not called without rows."""
 
 
-def _literal(value: Any, dtype: pa.DataType) -> str | None:
-    """A value as SQL, if polars and Lance compare it the same way with values of `dtype`."""
-    match value:
-        case {"Literal": {"Dyn": dict(said)}} | {"Literal": {"Scalar": dict(said)}} if said:
-            kind, found = next(iter(said.items()))
-        case _:
-            return None
-    try:
-        return comparable(_value(kind, found, dtype), dtype)
-    except OverflowError:
-        return None  # a time that Python does not have
+class _Asked:
+    """A dataset that remembers the filter that it was asked for, and has nothing else."""
 
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.filter: pc.Expression | None = None
 
-def _value(kind: str, found: Any, dtype: pa.DataType) -> object:
-    """The value in Python's types."""
-    if kind == "Date" and isinstance(found, int):
-        return (_EPOCH + timedelta(days=found)).date()
-    if kind == "Datetime" and isinstance(found, list):
-        number, unit, zone = found
-        if unit not in _MICROS:
-            return None
-        moment = _EPOCH + timedelta(microseconds=number * _MICROS[unit])
-        return moment.replace(tzinfo=None) if zone is None else moment
-    if isinstance(found, bool | str):
-        return found
-    if not kind.startswith(("Int", "UInt", "Float")):
-        return None
-    # polars compares a whole number with a double as a double.
-    return float(found) if pa.types.is_float64(dtype) and isinstance(found, int) else found
+    def to_batches(
+        self, *, filter: pc.Expression | None = None, **_: object
+    ) -> Iterator[pa.RecordBatch]:
+        self.filter = filter
+        raise _ToldError

@@ -131,9 +131,9 @@ class Scan:
         return pa.schema([field for field in self.schema if field.name not in computed])
 
     @property
-    def takes_sql(self) -> bool:
-        """Whether a filter in SQL can be combined with this scan's own filter."""
-        return self._filter is None or isinstance(self._filter, str)
+    def has_sql_filter(self) -> bool:
+        """Whether its filter is SQL, which cannot be combined with a pyarrow expression."""
+        return isinstance(self._filter, str)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch."""

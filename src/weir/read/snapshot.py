@@ -21,7 +21,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
 from weir.log.floors import FloorValues, load_all
 from weir.meters import SNAPSHOT_SECONDS
 from weir.read.probes import Choice, ProbePlan, Probes, ask_tips
@@ -229,9 +229,9 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
         log = core.log(pin.shard)
         manifest = log.manifests.load(Version(pin.manifest_version))
         if manifest is None:
-            raise MissingEntry(
-                f"{log}: manifest {pin.manifest_version}, pinned by a checkpoint, is gone; the"
-                " checkpoint expired or was deleted"
+            raise CheckpointNotFound(
+                f"{log}: manifest {pin.manifest_version}, pinned by a checkpoint, is gone: the"
+                " checkpoint was deleted, or expired and was collected; read at another one"
             )
         find_rivals(core, [manifest])
         if freshness != "durable":

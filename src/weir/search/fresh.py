@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from weir.format.keys import pk_values
 from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
-from weir.lake.filters import filter_columns, filter_rows
+from weir.lake.filters import filter_columns, passing
 from weir.merge.levels import MemLevel, MemView, level_schema, shaped
 from weir.search.lance_vectors import Candidates, VectorQuery
 from weir.search.lazy import Lazy
@@ -34,8 +34,6 @@ from weir.search.vector import (
     slack,
     vectors_of,
 )
-
-_ROW: Final = "__weir_row"
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -85,21 +83,14 @@ class MemoryRows:
         return allowed
 
     def _passing(self) -> Mask:
-        names = filter_columns(self._filter, self._schema.plain.names)
+        known = self._schema.plain.names
+        names = filter_columns(self._filter, known) or known[:1]
         columns = {name: self._column(name) for name in names}
-        numbers = pa.array(np.arange(self.rows, dtype=np.int64))
         fields = [pa.field(n, self._schema.plain.field(n).type) for n in names]
         table = pa.Table.from_arrays(
-            [
-                *(as_type(columns[f.name], f.type) for f in fields),
-                numbers,
-            ],
-            schema=pa.schema([*fields, pa.field(_ROW, pa.int64())]),
+            [as_type(columns[f.name], f.type) for f in fields], schema=pa.schema(fields)
         )
-        passing = np.zeros(self.rows, np.bool_)
-        for batch in filter_rows(table, self._filter, [_ROW], known=self._schema.plain.names):
-            passing[batch.column(0).to_numpy()] = True
-        return passing
+        return passing(table, self._filter, known=known)
 
     def arrays(self, column: str) -> list[pa.Array]:
         """The column, batch by batch."""
@@ -257,19 +248,14 @@ class PassingVectors:
         self._names = list(names)
         self._read = read
         self._turn = turn
-        self._offered: Candidates | None = None
 
     def fetch(self, count: int) -> Candidates:
         """The nearest `count` rows."""
         with self._turn:
-            self._offered = self._read(self._names).fetch(count)
-            return self._offered
+            return self._read(self._names).fetch(count)
 
     def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
         """Columns of rows offered before."""
-        known = None if self._offered is None else self._offered.taken(handles, columns)
-        if known is not None:
-            return known
         with self._turn:
             return self._read(columns).take(handles, columns)
 

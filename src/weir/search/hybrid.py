@@ -20,7 +20,7 @@ import pyarrow as pa
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
 from weir.search.lance_vectors import GROWTH
-from weir.search.options import SearchOptions, queries_of
+from weir.search.options import queries_of
 from weir.search.plan import Plan
 from weir.search.ranking import Best, Ranked, Window, rows_of
 from weir.types import require_whole
@@ -66,7 +66,6 @@ class _Fused:
     """One row: its score so far, and where to read its columns."""
 
     score: float
-    ranking: int
     source: int
     handle: int
 
@@ -74,13 +73,9 @@ class _Fused:
 def fused(
     plan: Plan,
     queries: Mapping[str, Any],
-    k: int,
-    target: pa.Schema,
     fusion: Fusion,
-    options: SearchOptions,
 ) -> pa.Table:
     """The `k` best rows of all rankings together; see `Table.hybrid_search`."""
-    require_whole("k", k, 1)
     given: object = queries
     if not isinstance(given, Mapping) or len(given) < 2:
         raise InvalidInput(
@@ -96,12 +91,13 @@ def fused(
     for column, query in queries.items():
         if queries_of(plan.schema, column, query)[1]:
             raise InvalidInput(f"a hybrid search takes one query for {column!r}, not a list")
+    options = plan.options
     options.check_for(plan.schema, list(queries))
-    count = k + options.offset
-    depth = fusion.depth or max(DEPTH_MIN, 4 * k)
+    count = options.k + options.offset
+    depth = fusion.depth or max(DEPTH_MIN, 4 * options.k)
     order: dict[Any, _Fused] = {}
     while True:
-        rankings, rows, is_all = _fused(plan, queries, depth, fusion, options)
+        sources, rows, is_all = _fused(plan, queries, depth, fusion)
         # Equal scores stay in the order of the first ranking that has the row.
         following = [key for key in rows if key not in order]
         order |= {key: rows[key] for key in sorted(following, key=lambda key: -rows[key].score)}
@@ -109,56 +105,34 @@ def fused(
             break
         depth *= GROWTH
     page = list(order.values())[options.offset : count]
-    scores = pa.array([row.score for row in page], pa.float32())
-    return _payload(rankings, page, target).append_column(pa.field(RELEVANCE, pa.float32()), scores)
+    scores = np.array([row.score for row in page], np.float64)
+    numbers = np.array([row.source for row in page], np.int64)
+    handles = np.array([row.handle for row in page], np.int64)
+    found = rows_of(sources, Best(Window(len(page)), scores, numbers, handles), plan.target)
+    return found.append_column(
+        pa.field(RELEVANCE, pa.float32()), pa.array(scores.astype(np.float32))
+    )
 
 
 def _fused(
-    plan: Plan, queries: Mapping[str, Any], depth: int, fusion: Fusion, options: SearchOptions
-) -> tuple[list[list[Ranked]], dict[Any, _Fused], bool]:
-    """The rankings, the rows among the first `depth` of any by key, and whether these are all."""
-    rankings: list[list[Ranked]] = []
+    plan: Plan, queries: Mapping[str, Any], depth: int, fusion: Fusion
+) -> tuple[list[Ranked], dict[Any, _Fused], bool]:
+    """The sources of all rankings, the rows among the first `depth` of any by key, and whether
+    these are all."""
+    sources: list[Ranked] = []
     rows: dict[Any, _Fused] = {}
     is_all = True
-    for column, query in queries.items():
-        (one, *_), _ = queries_of(plan.schema, column, query)
-        ranked, best = plan.best(column, one, Window(depth), options)
-        _add(rows, plan, ranked, best, len(rankings), fusion, fusion.weight(column))
-        rankings.append(ranked)
-        is_all = is_all and len(best.values) < depth
-    return rankings, rows, is_all
-
-
-def _add(
-    rows: dict[Any, _Fused],
-    plan: Plan,
-    ranked: list[Ranked],
-    best: Best,
-    ranking: int,
-    fusion: Fusion,
-    weight: float,
-) -> None:
     key = plan.schema.primary_key
     names = pa.schema([plan.schema.plain.field(name) for name in key])
-    keys = pk_values(rows_of(ranked, best, names), key).to_pylist()
-    for rank, value in enumerate(keys):
-        at = _Fused(0.0, ranking, int(best.sources[rank]), int(best.handles[rank]))
-        rows.setdefault(value, at).score += weight / (fusion.rank_constant + rank + 1)
-
-
-def _payload(rankings: list[list[Ranked]], order: list[_Fused], target: pa.Schema) -> pa.Table:
-    parts, places = [], []
-    for ranking, ranked in enumerate(rankings):
-        at = [place for place, row in enumerate(order) if row.ranking == ranking]
-        best = Best(
-            Window(len(at)),
-            np.zeros(len(at)),
-            np.array([order[place].source for place in at], np.int64),
-            np.array([order[place].handle for place in at], np.int64),
-        )
-        if at and target.names:
-            parts.append(rows_of(ranked, best, target))
-            places.append(at)
-    if not parts:
-        return target.empty_table()
-    return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
+    for column, query in queries.items():
+        (one,) = plan.compiled(column, queries_of(plan.schema, column, query)[0])
+        ranked = plan.ranked(column, one)
+        best = plan.best(ranked, depth)
+        keys = pk_values(rows_of(ranked, best, names), key).to_pylist()
+        for rank, value in enumerate(keys):
+            at = _Fused(0.0, len(sources) + int(best.sources[rank]), int(best.handles[rank]))
+            share = fusion.weight(column) / (fusion.rank_constant + rank + 1)
+            rows.setdefault(value, at).score += share
+        sources += ranked
+        is_all = is_all and len(best.values) < depth
+    return sources, rows, is_all

@@ -16,7 +16,7 @@ from lance.file import LanceFileReader
 from lance.query import MatchQuery
 
 from weir.lake.cache import ByteCache
-from weir.lake.filters import filter_rows
+from weir.lake.filters import passing
 from weir.lake.index import IndexInfo
 from weir.lake.lance_errors import lance_errors
 from weir.lake.shared import SharedDataset
@@ -26,7 +26,6 @@ from weir.search.text import TextStats, term_weights
 from weir.search.text_query import TextQuery
 
 _SAMPLE_ROWS: Final = 256
-_AT: Final = "__weir_at"
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,7 +64,6 @@ class LanceTexts:
         self._has_positions = bool(index.text.get("with_position"))
         # A word that cannot be queried alone has no known weight: fetch every match instead.
         self._is_ranked = all(query.terms.values())
-        self._offered: Candidates | None = None
 
     @property
     def is_final(self) -> bool:
@@ -127,19 +125,17 @@ class LanceTexts:
             values, gain = -scores, self._gain(self._common)
             at = np.flatnonzero(matches)
         last = float(found.column("_score")[-1].as_py()) if found.num_rows else 0.0
-        self._offered = Candidates.of(
+        return Candidates.of(
             found.select(self._names).take(at),
             found.column(ROW_ID).to_numpy()[at].astype(np.int64),
             values[at],
             -last * gain,
             exhausted=limit is None or found.num_rows < limit,
         )
-        return self._offered
 
     def take(self, handles: npt.NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
         """Columns of rows offered before."""
-        known = None if self._offered is None else self._offered.taken(handles, columns)
-        return take_rows(self._dataset, handles, columns) if known is None else known
+        return take_rows(self._dataset, handles, columns)
 
     def _gain(self, common: TextStats) -> float:
         """Upper bound of the ratio of a row's score by the common statistics to Lance's score.
@@ -215,8 +211,8 @@ class UnindexedRows:
         return UnindexedRows(read, lambda handles, columns: take_rows(dataset, handles, columns))
 
 
-class ScannedTexts:
-    """Text without an index: read once, keeping only rows with a word of the query."""
+class WordRows:
+    """The rows of a level with any word of the queries of a batch: read once, for all of them."""
 
     def __init__(
         self,
@@ -227,37 +223,55 @@ class ScannedTexts:
         *,
         filter: Any = None,
     ) -> None:
-        self._rows = rows
+        """`query` is one of the batch."""
+        self.rows = rows
+        self.terms = list(query.of_batch)
+        self.names = list(names)
         self._query = query
-        self._names = list(names)
         self._filter_names = list(filter_names)
         self._filter = filter
-        self._common: TextStats | None = None
 
     @Lazy
-    def _read(self) -> tuple[TextStats, pa.Table, Any, Any]:
-        """Statistics of all rows; columns, counts and lengths of the matching ones."""
+    def found(self) -> tuple[TextStats, pa.Table, Any, Any]:
+        """Statistics of all rows; columns, counts and lengths of those with a word."""
         query = self._query
-        names = list(dict.fromkeys((*self._names, *self._filter_names, query.column)))
+        names = list(dict.fromkeys((*self.names, *self._filter_names, query.column)))
         stats = TextStats()
         kept: list[pa.RecordBatch] = []
-        counts, lengths = [np.zeros((0, len(query.terms)), np.int64)], [np.zeros(0, np.int64)]
-        with self._rows.turn, lance_errors(f"reading {query.column!r}"):
-            reader = self._rows.read(names)
+        counts, lengths = [np.zeros((0, len(self.terms)), np.int64)], [np.zeros(0, np.int64)]
+        with self.rows.turn, lance_errors(f"reading {query.column!r}"):
+            reader = self.rows.read(names)
             for batch in reader:
                 block = query.analyzer.block(batch.column(query.column))
-                stats = stats.plus(block.stats(query.terms))
-                rows, found = block.matches(list(query.terms))
+                stats = stats.plus(block.stats(self.terms))
+                rows, times = block.matches(self.terms)
                 kept.append(batch.take(pa.array(rows)))
-                counts.append(found)
+                counts.append(times)
                 lengths.append(block.lengths[rows])
         table = pa.Table.from_batches(kept, reader.schema)
         return stats, table, np.concatenate(counts), np.concatenate(lengths)
 
+    @Lazy
+    def passing(self) -> Ints:
+        """The numbers of the rows that pass the filter."""
+        rows = self.found[1]
+        if self._filter is None or not rows.num_rows:
+            return np.arange(rows.num_rows)
+        return np.flatnonzero(passing(rows.drop_columns([ROW_ID]), self._filter))
+
+
+class ScannedTexts:
+    """Text without an index, as one query ranks it."""
+
+    def __init__(self, rows: WordRows, query: TextQuery) -> None:
+        self._rows = rows
+        self._query = query
+        self._common: TextStats | None = None
+
     @property
     def stats(self) -> TextStats:
         """The statistics of these rows."""
-        return self._read[0]
+        return self._rows.found[0]
 
     def score_by(self, common: TextStats) -> None:
         """Use these statistics for all later scores."""
@@ -266,32 +280,28 @@ class ScannedTexts:
     def fetch(self, count: int) -> Candidates:
         """All matching rows, whatever `count` is: they are in memory."""
         assert self._common is not None, "scores of levels compare only by common statistics"
-        _, rows, counts, lengths = self._read
+        _, rows, counts, lengths = self._rows.found
         texts = rows.column(self._query.column)
+        columns = [self._rows.terms.index(term) for term in self._query.names]
         matches, scores = self._query.judged(
-            self._common, counts, lengths, lambda at: texts.take(pa.array(at)).to_pylist()
+            self._common,
+            counts[:, columns],
+            lengths,
+            lambda at: texts.take(pa.array(at)).to_pylist(),
         )
-        values = -scores
-        if self._filter is not None and rows.num_rows:
-            plain = rows.drop_columns([ROW_ID]).append_column(
-                _AT, pa.array(np.arange(rows.num_rows))
-            )
-            passing = filter_rows(plain, self._filter, [_AT])
-            at = np.concatenate([b.column(0).to_numpy() for b in passing] or [np.zeros(0, int)])
-        else:
-            at = np.arange(rows.num_rows)
+        at = self._rows.passing
         at = at[matches[at]]
         return Candidates.of(
-            rows.select(self._names).take(at),
+            rows.select(self._rows.names).take(at),
             rows.column(ROW_ID).to_numpy()[at].astype(np.int64),
-            values[at],
+            -scores[at],
             math.inf,
             exhausted=True,
         )
 
     def take(self, handles: npt.NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
         """Columns of rows offered before."""
-        return self._rows.take(handles, columns)
+        return self._rows.rows.take(handles, columns)
 
 
 def index_sizes(dataset: SharedDataset, index: str, query: TextQuery) -> tuple[int, int]:

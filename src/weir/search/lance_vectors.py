@@ -116,7 +116,11 @@ class LanceVectors:
         self._query = query
         self._names = list(names)
         self._filter = filter
-        self._offered: Candidates | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """True when every vector is compared."""
+        return self._query.exact
 
     def fetch(self, count: int) -> Candidates:
         """The nearest `count` rows."""
@@ -144,16 +148,14 @@ class LanceVectors:
         values = found.column("_distance").to_numpy().astype(np.float64)
         (finite,) = np.nonzero(np.isfinite(values))
         values = values[finite]
-        self._offered = Candidates.of(
+        return Candidates.of(
             found.select(self._names).take(finite),
             found.column(ROW_ID).to_numpy()[finite].astype(np.int64),
             values,
             float(values.max()) if len(values) else math.inf,
             exhausted=found.num_rows < count,
         )
-        return self._offered
 
     def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
         """Columns of rows offered before."""
-        known = None if self._offered is None else self._offered.taken(handles, columns)
-        return take_rows(self._dataset, handles, columns) if known is None else known
+        return take_rows(self._dataset, handles, columns)

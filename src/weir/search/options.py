@@ -1,25 +1,31 @@
-"""The arguments of a search: one query or several, and how thoroughly to search."""
+"""The arguments of a search: what is asked beside the query, and the queries themselves."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weir.errors import InvalidInput
+from weir.format.expiry import Alive
 from weir.format.schema import TableSchema
 from weir.lake.index import is_text_type, is_vector_type
 from weir.search.ranking import Window
 from weir.search.vector import METRICS, Matrix, query_vectors
 from weir.search.words import Boolean, Match, Phrase, Words
-from weir.types import require_whole
+from weir.types import Filter, require_whole
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How thoroughly to search, by which metric, and which part of the ranking to return."""
+    """Which rows to rank, by which metric, how thoroughly, and which part of the ranking to return,
+    with which columns."""
 
+    k: int = 10
+    """Number of rows to return."""
+    filter: Filter | None = None
+    columns: Sequence[str] | None = None
     metric: str | None = None
     """Distance: "l2", "cosine" or "dot"; None: the metric of the column's index, or l2."""
     nprobes: int | None = None
@@ -34,6 +40,10 @@ class SearchOptions:
     """Distances from the first up to, but not including, the second; None: no bound."""
 
     def __post_init__(self) -> None:
+        require_whole("k", self.k, 1)
+        columns = self.columns
+        if columns is not None and (isinstance(columns, str) or not list(columns)):
+            raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
         if self.metric is not None and self.metric not in METRICS:
             raise InvalidInput(f"metric must be one of {list(METRICS)}, got {self.metric!r}")
         for name in ("nprobes", "refine_factor"):
@@ -56,11 +66,15 @@ class SearchOptions:
                     " holds text, which is ranked by words; leave it out"
                 )
 
-    def window(self, k: int) -> Window:
-        """The part of the ranking that the search must find."""
+    def of_living(self, alive: Alive | None) -> SearchOptions:
+        """The same search among the rows that have not expired."""
+        return self if alive is None else replace(self, filter=alive.also(self.filter))
+
+    def window(self, count: int) -> Window:
+        """The best `count` rows at those distances."""
         lower, upper = self.distance_range or (None, None)
         return Window(
-            k + self.offset,
+            count,
             -math.inf if lower is None else lower,
             math.inf if upper is None else upper,
         )

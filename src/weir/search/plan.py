@@ -23,9 +23,16 @@ from weir.lake.sstable.read import LanceSsTable
 from weir.merge.levels import Level, MemLevel, MemView, level_schema
 from weir.merge.merge import Belongs, output_schema
 from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors, PassingVectors
-from weir.search.lance_texts import LanceTexts, ScannedTexts, UnindexedRows, index_sizes
+from weir.search.lance_texts import (
+    LanceTexts,
+    ScannedTexts,
+    UnindexedRows,
+    WordRows,
+    index_sizes,
+)
 from weir.search.lance_vectors import (
     EXACT_BYTES,
+    GROWTH,
     PROBES,
     REFINE,
     ROW_ID,
@@ -36,93 +43,109 @@ from weir.search.lance_vectors import (
 from weir.search.lazy import Lazy
 from weir.search.memory import SearchCache
 from weir.search.options import SearchOptions, queries_of
-from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Source, Window, best_of, rows_of
+from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Source, best_of, rows_of
 from weir.search.text import TextStats
 from weir.search.text_query import TextQuery
 from weir.search.vector import METRICS, Matrix
 from weir.search.words import Words
-from weir.types import require_whole
 
 QUERY_INDEX: Final = "query_index"
 """The column with the number of the query in the batch that a row answers."""
 
 
-def search_levels(
-    levels: Sequence[Level],
-    base: Base | None,
-    schema: TableSchema,
-    column: str,
-    query: Any,
-    *,
-    k: int,
-    filter: Any = None,
-    columns: Sequence[str] | None = None,
-    belongs: Belongs | None = None,
-    cache: SearchCache,
-    options: SearchOptions,
-) -> pa.Table:
-    """The `k` best rows of `levels` (newest first) over `base`; see `Table.search`."""
-    require_whole("k", k, 1)
-    target = output_schema(schema, columns)
-    plan = Plan(tuple(levels), base, schema, filter, belongs, cache, tuple(target.names))
-    asked, is_batch = queries_of(schema, column, query)
-    options.check_for(schema, [column])
-    found = [plan.search(column, one, k, target, options) for one in asked]
-    if not is_batch:
-        return found[0]
-    numbers = [np.full(part.num_rows, number, np.int32) for number, part in enumerate(found)]
-    field = pa.field(QUERY_INDEX, pa.int32())
-    return pa.concat_tables(found).append_column(field, pa.array(np.concatenate(numbers)))
-
-
 @dataclass(frozen=True)
 class Plan:
-    """The levels and the base that are searched, and which of their rows count."""
+    """The levels (newest first) and the base that are searched, and what is asked of them."""
 
     levels: tuple[Level, ...]
     base: Base | None
     schema: TableSchema
-    filter: Any
-    belongs: Belongs | None
+    options: SearchOptions
     cache: SearchCache
-    wanted: tuple[str, ...] = ()
-    """Columns to return of the rows found."""
+    belongs: Belongs | None = None
+    takes_found: bool = True
+    """False if only a few of the rows found are returned."""
     _in_memory: dict[int, MemoryRows] = field(default_factory=dict, repr=False)
+    _with_words: dict[tuple[str, int], WordRows] = field(default_factory=dict, repr=False)
 
-    def search(
-        self, column: str, query: Matrix | Words, k: int, target: pa.Schema, options: SearchOptions
-    ) -> pa.Table:
-        """The columns of `target` of the `k` best rows, with their distances or scores."""
-        ranked, best = self.best(column, query, options.window(k), options)
-        best = best.part(slice(options.offset, None))
+    @property
+    def target(self) -> pa.Schema:
+        """The columns to return."""
+        return output_schema(self.schema, self.options.columns)
+
+    def answered(self, column: str, query: Any) -> pa.Table:
+        """The best rows of a query, or of each of a batch; see `Table.search`."""
+        asked, is_batch = queries_of(self.schema, column, query)
+        self.options.check_for(self.schema, [column])
+        found = [self._answer(column, one) for one in self.compiled(column, asked)]
+        if not is_batch:
+            return found[0]
+        numbers = [np.full(part.num_rows, number, np.int32) for number, part in enumerate(found)]
+        field = pa.field(QUERY_INDEX, pa.int32())
+        return pa.concat_tables(found).append_column(field, pa.array(np.concatenate(numbers)))
+
+    def compiled(
+        self, column: str, asked: Sequence[Matrix | Words]
+    ) -> Sequence[Matrix | TextQuery]:
+        """The queries of a batch, with words split as the column's index splits them."""
+        filter_columns(self.options.filter, self.schema.plain.names)  # refuses columns of Lance's
+        vectors = [one for one in asked if isinstance(one, np.ndarray)]
+        if vectors:
+            return vectors
+        words = [one for one in asked if not isinstance(one, np.ndarray)]
+        return TextQuery.batch(column, words, self.cache.analyzer(self._analyzed(column)))
+
+    def _answer(self, column: str, query: Matrix | TextQuery) -> pa.Table:
+        """The columns of the target of the best rows, with their distances or scores."""
+        ranked = self.ranked(column, query)
+        best = self._page(ranked)
         name, values = "_distance", best.values
-        if not isinstance(query, np.ndarray):
+        if isinstance(query, TextQuery):
             name, values = "_score", -best.values
         added = pa.field(name, pa.float32())
         column_of_values = pa.array(values.astype(np.float32))
-        if not target.names:
+        if not self.target.names:
             return pa.table([column_of_values], schema=pa.schema([added]))
-        return rows_of(ranked, best, target).append_column(added, column_of_values)
+        return rows_of(ranked, best, self.target).append_column(added, column_of_values)
 
-    def best(
-        self, column: str, query: Matrix | Words, window: Window, options: SearchOptions
-    ) -> tuple[list[Ranked], Best]:
-        """The best rows, and the sources to read their columns from."""
-        filter_columns(self.filter, self.schema.plain.names)  # refuses columns of Lance's own
-        if isinstance(query, np.ndarray):
-            ranked = self.by_vector(column, query, options)
-        else:
-            ranked = self.by_text(column, query)
-        return ranked, best_of(ranked, window, self.schema.primary_key, self.cache.env)
+    def _page(self, ranked: Sequence[Ranked]) -> Best:
+        """The `k` rows after the `offset` best.
 
-    def by_vector(self, column: str, vector: Matrix, options: SearchOptions) -> list[Ranked]:
-        """A source for each level that ranks its rows by distance to a vector."""
+        An approximate index that is asked for more rows may find better ones, so one ranking of
+        the length that a page needs would move rows from page to page. The best `k` come first,
+        then those among the best four times `k` that were not there yet, and so on.
+        """
+        k, count = self.options.k, self.options.k + self.options.offset
+        depth = k if any(one.is_approximate for one in ranked) else count
+        found = self.best(ranked, depth)
+        is_all = len(found.values) < depth
+        while len(found.values) < count and not is_all:
+            depth *= GROWTH
+            more = self.best(ranked, depth)
+            is_all = len(more.values) < depth
+            found = found.followed_by(more)
+        return found.part(slice(self.options.offset, count))
+
+    def best(self, ranked: Sequence[Ranked], count: int) -> Best:
+        """The best `count` rows, best first."""
+        window = self.options.window(count)
+        return best_of(ranked, window, self.schema.primary_key, self.cache.env)
+
+    def ranked(self, column: str, query: Matrix | TextQuery) -> list[Ranked]:
+        """A source for each level, from which the best rows and their columns are taken."""
+        if isinstance(query, TextQuery):
+            return self._by_text(query)
+        return self._by_vector(column, query)
+
+    def _by_vector(self, column: str, vector: Matrix) -> list[Ranked]:
+        """Sources that rank rows by distance to a vector."""
+        options = self.options
         metric = options.metric or self._metric(column)
         query = VectorQuery(column, vector, metric, exact=options.exact)
 
         def on_lance(dataset: Dataset, *, is_base: bool) -> LanceVectors:
-            asked = self._thoroughly(dataset, query, options, is_base=is_base)
-            return LanceVectors(dataset, asked, self._names(dataset), filter=self.filter)
+            asked = self._thoroughly(dataset, query, is_base=is_base)
+            return LanceVectors(dataset, asked, self._names(dataset), filter=options.filter)
 
         def on_level(level: Level) -> Source:
             if _is_current(level):
@@ -148,10 +171,9 @@ class Plan:
             ranked.append(Ranked(rows, self.levels, self.belongs))
         return ranked
 
-    def _thoroughly(
-        self, dataset: Dataset, query: VectorQuery, options: SearchOptions, *, is_base: bool
-    ) -> VectorQuery:
+    def _thoroughly(self, dataset: Dataset, query: VectorQuery, *, is_base: bool) -> VectorQuery:
         """How to query an index: as the options say; exactly if that is faster than the index."""
+        options = self.options
         index = index_of(self._indexes(dataset), query.column, "vector")
         if query.exact or index is None or index.metric != query.metric:
             return replace(query, exact=True)
@@ -165,14 +187,12 @@ class Plan:
         row_bytes = vectors.list_size * (vectors.value_type.bit_width // 8)
         return replace(asked, exact=dataset.count_rows() * row_bytes <= EXACT_BYTES)
 
-    def by_text(self, column: str, words: Words) -> list[Ranked]:
-        """A source for each level that ranks its rows by words, all with the same statistics."""
-        index = self._base_index(column, "text")
-        options = index.analyzer if index is not None else self._sstable_analyzer(column)
-        query = TextQuery.of(column, words, self.cache.analyzer(options))
+    def _by_text(self, query: TextQuery) -> list[Ranked]:
+        """Sources that rank rows by words, all with the same statistics."""
         if not query.terms:
             return []
-
+        index = self._base_index(query.column, "text")
+        options = self._analyzed(query.column)
         sources: list[tuple[Any, Sequence[Level], Belongs | None]] = []
         for number, level in enumerate(self.levels):
             source = self._level_texts(level, query, options)
@@ -199,11 +219,12 @@ class Plan:
         if isinstance(level, MemLevel | MemView):
             return MemoryTexts(self._held(level), query, self._key)
         if not _is_current(level):
-            return self._scanned(self._unindexed(level), query, [*self._key, TOMBSTONE])
+            rows, names = self._unindexed(level), [*self._key, TOMBSTONE]
+            return self._scanned(rows, id(level), query, names)
         index = index_of(self._indexes(level.dataset), query.column, "text")
         if index is None or index.analyzer != options:
             rows = UnindexedRows.of(level.dataset)
-            return self._scanned(rows, query, self._names(level.dataset))
+            return self._scanned(rows, id(level), query, self._names(level.dataset))
         return self._lance_texts(level.dataset, index, query)
 
     def _unindexed(self, level: Level) -> UnindexedRows:
@@ -228,9 +249,17 @@ class Plan:
 
         return UnindexedRows(read, take, self._turn)
 
-    def _scanned(self, rows: UnindexedRows, query: TextQuery, names: Sequence[str]) -> ScannedTexts:
-        looked_at = filter_columns(self.filter, self.schema.plain.names)
-        return ScannedTexts(rows, query, names, looked_at, filter=self.filter)
+    def _scanned(
+        self, rows: UnindexedRows, level: int, query: TextQuery, names: Sequence[str]
+    ) -> ScannedTexts:
+        """Rows of a level without an index, read once for all queries of a batch."""
+        known = self._with_words.get((query.column, level))
+        if known is None:
+            passing = self.options.filter
+            looked_at = filter_columns(passing, self.schema.plain.names)
+            known = WordRows(rows, query, names, looked_at, filter=passing)
+            self._with_words[query.column, level] = known
+        return ScannedTexts(known, query)
 
     def _base_texts(self, query: TextQuery, index: IndexInfo | None) -> list[Any]:
         if self.base is None:
@@ -245,7 +274,7 @@ class Plan:
             sources.append(self._lance_texts(dataset, index, query))
         if rest:
             rows = UnindexedRows.of(dataset, rest)
-            sources.append(self._scanned(rows, query, self._names(dataset)))
+            sources.append(self._scanned(rows, id(self.base), query, self._names(dataset)))
         return sources
 
     def _lance_texts(self, dataset: Dataset, index: IndexInfo, query: TextQuery) -> LanceTexts:
@@ -255,8 +284,8 @@ class Plan:
             index,
             query,
             self._names(dataset),
-            filter=self.filter,
-            filter_names=filter_columns(self.filter, self.schema.plain.names),
+            filter=self.options.filter,
+            filter_names=filter_columns(self.options.filter, self.schema.plain.names),
             sizes=lambda: self.cache.sizes.get_or_make(
                 key, lambda: index_sizes(dataset, index.name, query), lambda _: 1
             ),
@@ -272,9 +301,9 @@ class Plan:
         names = self._key
         if self.belongs is not None and not self.schema.primary_key:
             names = list(self.schema.plain.names)
-        if not self.levels:
+        if self.takes_found and not self.levels:
             # The best rows of the base are the result: fetch all columns now, not row by row later.
-            names = list(dict.fromkeys((*names, *self.wanted)))
+            names = list(dict.fromkeys((*names, *self.target.names)))
         return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
     def _held(self, level: MemLevel | MemView) -> MemoryRows:
@@ -285,7 +314,7 @@ class Plan:
 
     def _passing(self, level: Level, columns: Sequence[str]) -> MemoryRows:
         """Rows of a level on the store, read for one request."""
-        looked_at = filter_columns(self.filter, self.schema.plain.names)
+        looked_at = filter_columns(self.options.filter, self.schema.plain.names)
         names = dict.fromkeys((*self._key, *looked_at, *columns))
         return self._rows(list(level.scan([name for name in names if name != TOMBSTONE])))
 
@@ -303,7 +332,8 @@ class Plan:
     def _rows(
         self, batches: list[pa.RecordBatch], level: MemLevel | MemView | None = None
     ) -> MemoryRows:
-        return MemoryRows(batches, self.schema, self.cache.env, filter=self.filter, level=level)
+        passing = self.options.filter
+        return MemoryRows(batches, self.schema, self.cache.env, filter=passing, level=level)
 
     def _indexes(self, dataset: Dataset) -> list[IndexInfo]:
         key = (dataset.uri, dataset.version)
@@ -318,8 +348,9 @@ class Plan:
         index = self._base_index(column, "vector") or self._sstable_index(column, "vector")
         return index.metric if index is not None and index.metric in METRICS else "l2"
 
-    def _sstable_analyzer(self, column: str) -> dict[str, Any]:
-        index = self._sstable_index(column, "text")
+    def _analyzed(self, column: str) -> dict[str, Any]:
+        """How the text index of the base splits words; that of SSTables if the base has none."""
+        index = self._base_index(column, "text") or self._sstable_index(column, "text")
         return {} if index is None else index.analyzer
 
     def _sstable_index(self, column: str, kind: str) -> IndexInfo | None:

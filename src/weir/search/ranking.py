@@ -23,13 +23,14 @@ from weir.env import Env
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE
 from weir.merge.levels import Level, shaped
-from weir.search.lance_vectors import GROWTH, Candidates
+from weir.search.lance_vectors import GROWTH, Candidates, LanceVectors
 
 SLACK_ROWS: Final = 10
 LEVELS_AT_ONCE: Final = 8
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 
 class Source(Protocol):
@@ -42,13 +43,29 @@ class Source(Protocol):
         """Columns of rows it offered, in the order of `handles`."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ranked:
     """A source, the levels that are newer than its rows, and which of its rows may count."""
 
     source: Source
     newer: Sequence[Level]
     belongs: Callable[[pa.RecordBatch], pa.Array] | None = None
+    _offered: Candidates | None = None
+
+    @property
+    def is_approximate(self) -> bool:
+        """True when more rows than were asked for may have better ones among them."""
+        return isinstance(self.source, LanceVectors) and not self.source.is_exact
+
+    def fetch(self, count: int) -> Candidates:
+        """The best `count` rows of the source."""
+        self._offered = self.source.fetch(count)
+        return self._offered
+
+    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
+        """Columns of rows it offered: those fetched with them, or read now."""
+        known = None if self._offered is None else self._offered.taken(handles, columns)
+        return self.source.take(handles, columns) if known is None else known
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,19 @@ class Best:
             np.concatenate([self.handles, handles])[order],
         )
 
-    def part(self, at: Ints | slice) -> Best:
+    def followed_by(self, other: Best) -> Best:
+        """These rows, then those of `other` that are not among them."""
+        known = set(zip(self.sources.tolist(), self.handles.tolist(), strict=True))
+        pairs = zip(other.sources.tolist(), other.handles.tolist(), strict=True)
+        added = other.part(np.array([pair not in known for pair in pairs], np.bool_))
+        return Best(
+            other.window,
+            np.concatenate([self.values, added.values]),
+            np.concatenate([self.sources, added.sources]),
+            np.concatenate([self.handles, added.handles]),
+        )
+
+    def part(self, at: Ints | Mask | slice) -> Best:
         """A part of these rows."""
         return Best(self.window, self.values[at], self.sources[at], self.handles[at])
 
@@ -99,7 +128,7 @@ def best_of(ranked: Sequence[Ranked], window: Window, key: Sequence[str], env: E
     best = Best(window, np.zeros(0), nothing, nothing)
     # Concurrently: on an object store each source waits for its own requests.
     first = env.threads.map(
-        lambda one: one.source.fetch(window.count + SLACK_ROWS),
+        lambda one: one.fetch(window.count + SLACK_ROWS),
         list(ranked),
         workers=LEVELS_AT_ONCE,
     )
@@ -118,7 +147,7 @@ def _merged(best: Best, number: int, one: Ranked, offered: Candidates, key: Sequ
         if offered.exhausted or merged.worst <= offered.bound:  # guard: L-1 always
             return merged
         count *= GROWTH
-        offered = one.source.fetch(count)
+        offered = one.fetch(count)
 
 
 def _alive(rows: pa.Table, one: Ranked, key: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -152,7 +181,7 @@ def rows_of(ranked: Sequence[Ranked], best: Best, target: pa.Schema) -> pa.Table
     for number, one in enumerate(ranked):
         (at,) = np.nonzero(best.sources == number)
         if len(at):
-            rows: Any = one.source.take(best.handles[at], target.names)
+            rows: Any = one.take(best.handles[at], target.names)
             parts.append(shaped(rows, target))
             places.append(at)
     if not parts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -133,6 +133,15 @@ class TextQuery:
     """Each token, with a text that yields only that token."""
     analyzer: Analyzer
     root: _Leaf | _Group
+    of_batch: tuple[str, ...]
+    """The tokens of all queries that are asked together with this one."""
+
+    @classmethod
+    def batch(cls, column: str, queries: Sequence[Words], analyzer: Analyzer) -> list[TextQuery]:
+        """Compile queries that are asked together."""
+        found = [cls.of(column, query, analyzer) for query in queries]
+        tokens = tuple(dict.fromkeys(token for one in found for token in one.terms))
+        return [replace(one, of_batch=tokens) for one in found]
 
     @classmethod
     def of(cls, column: str, query: Words, analyzer: Analyzer) -> TextQuery:
@@ -144,7 +153,7 @@ class TextQuery:
             for token, _ in analyzer.positions(text):
                 terms.setdefault(token, "")
         numbers = {term: number for number, term in enumerate(terms)}
-        return cls(column, terms, analyzer, _node(query, analyzer, numbers))
+        return cls(column, terms, analyzer, _node(query, analyzer, numbers), tuple(terms))
 
     @property
     def names(self) -> list[str]:

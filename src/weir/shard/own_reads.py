@@ -36,7 +36,7 @@ from weir.merge.merge import (
 from weir.merge.projection import Projection
 from weir.search.memory import WriterIndexes
 from weir.search.options import SearchOptions
-from weir.search.plan import search_levels
+from weir.search.plan import Plan
 from weir.search.words import Words
 from weir.shard.memtable import MemTable, MemTables
 from weir.shard.request import ScannedRows
@@ -225,9 +225,6 @@ class OwnReads:
         self,
         column: str,
         query: Words | Sequence[Words] | Vector | Sequence[Vector],
-        k: int,
-        filter: Filter | None,
-        columns: Sequence[str] | None,
         options: SearchOptions,
     ) -> pa.Table:
         """See `ShardWriter.search`."""
@@ -237,20 +234,11 @@ class OwnReads:
 
         def look() -> pa.Table:
             levels, base = self._levels()
-            alive = self._alive(base)
-            return search_levels(
-                levels,
-                base,
-                self._schema,
-                column,
-                query,
-                k=k,
-                filter=filter if alive is None else alive.also(filter),
-                columns=columns,
-                belongs=self._belongs,
-                cache=indexes.cache,
-                options=options,
+            asked = options.of_living(self._alive(base))
+            plan = Plan(
+                tuple(levels), base, self._schema, asked, indexes.cache, belongs=self._belongs
             )
+            return plan.answered(column, query)
 
         return self._read(look)
 

@@ -511,9 +511,11 @@ class ShardWriter:
         distance_range: tuple[float | None, float | None] | None = None,
     ) -> pa.Table:
         """The `k` best rows of this shard, with all this writer has put; see `Table.search`."""
-        options = SearchOptions(metric, nprobes, refine_factor, exact, offset, distance_range)
         passing = bind_filter(filter, params)
-        return self._readable("search").search(column, query, k, passing, columns, options)
+        options = SearchOptions(
+            k, passing, columns, metric, nprobes, refine_factor, exact, offset, distance_range
+        )
+        return self._readable("search").search(column, query, options)
 
     @property
     def epoch(self) -> Epoch:

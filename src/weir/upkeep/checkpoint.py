@@ -14,7 +14,7 @@ from uuid import UUID
 from weir.durations import Duration, seconds
 from weir.errors import CheckpointNotFound, InvalidInput
 from weir.read.snapshot import Pinned
-from weir.records.checkpoints import Checkpoint, Ref, Scope, check_name, require_whole
+from weir.records.checkpoints import Checkpoint, Ref, Scope, check_name
 from weir.records.cut import ShardCut
 from weir.records.holds import Holds
 from weir.routing.core import Core
@@ -184,14 +184,14 @@ Moment: TypeAlias = Pinned | str | datetime
 
 
 def pinned(core: Core, moment: Moment | None) -> Pinned | None:
-    """The pin of a read: a checkpoint found by name, id or time, or `moment` itself."""
+    """The pin of a read: the checkpoint of that name, id or time, or `moment` itself.
+
+    `CheckpointNotFound` when there is none, or it was deleted. Three requests for a checkpoint.
+    """
     if isinstance(moment, datetime):
         return before(core, moment)
-    if isinstance(moment, str | UUID):
-        return find(core, moment)
-    if isinstance(moment, Checkpoint):
-        require_whole(moment)
-    return moment
+    # Also the checkpoint itself: only its record says that it is still there.
+    return find(core, moment) if isinstance(moment, str | UUID | Checkpoint) else moment
 
 
 def _ref(ref: Any) -> Ref:

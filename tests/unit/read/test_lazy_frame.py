@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from weir.read.lazy_frame import as_sql
+from weir.read.lazy_frame import as_arrow
 
 NAN = float("nan")
 SCHEMA = pa.schema(
@@ -86,6 +86,9 @@ PREDICATES = {
     "function": C("s").str.starts_with("it") & (C("id") < 30),
     "is in": C("id").is_in([1, 7, 99]),
     "two columns": C("id") > C("small"),
+    "a user's, which needs a row": C("id").map_batches(
+        lambda ids: ids > 12 + 0 * ids[0], return_dtype=pl.Boolean
+    ),
 }
 
 
@@ -99,23 +102,27 @@ def test_a_lazy_filter_finds_what_an_eager_one_does(table: weir.Table, name: str
     assert limited.sort("id").equals(expected.filter(C("id") < 33).select("id", "s"))
 
 
-def test_what_lance_can_filter_is_pushed_down(table: weir.Table) -> None:
-    scan = table.scan()
-    pushed = {name: as_sql(predicate, scan) for name, predicate in PREDICATES.items()}
-    assert pushed["int"] == "`id` > 12"
-    assert pushed["mirrored"] == "`id` < 12"
-    assert pushed["text"] == "(`s` = 'it''s') OR (`s` > 'y')"
-    assert pushed["float"] == "`f` <= 1.1 OR isnan(`f`)"
-    assert pushed["day"] == "`day` >= DATE '2024-01-05'"
-    moment = "'2024-01-01T00:00:04.002000Z', 'Timestamp(Microsecond, Some(\"UTC\"))'"
-    assert pushed["time"] == f"`at` < arrow_cast({moment})"
-    assert pushed["between"] == "(`id` >= 5) AND (`id` < 9)"
-    assert pushed["function"] == "(`id` < 30)"  # the rest is left to polars
-    left = {name for name, sql in pushed.items() if sql is None}
-    alone = {"beyond int8", "equal zero", "from minus zero", "below zero", "NaN is itself"}
-    more = {"float32", "bare bool", "not", "not null or", "nanoseconds", "unsigned", "is in"}
-    assert left == alone | more | {"two columns"}
-    assert as_sql(C("id") > 1, table.scan(filter=pa.compute.field("id") > 2)) is None
+def test_what_all_compare_alike_is_pushed_down(table: weir.Table) -> None:
+    for filter in (None, "id < 33", pa.compute.field("id") < 33):
+        scan = table.scan(filter=filter)
+        found = {name: as_arrow(predicate, scan) for name, predicate in PREDICATES.items()}
+        pushed = {name: str(expression) for name, expression in found.items()}
+        assert pushed["int"] == "(id > 12)"
+        assert pushed["text"] == """((s == "it's") or (s > "y"))"""
+        assert pushed["day"] == "(day >= 2024-01-05)"
+        assert pushed["time"] == "(at < 2024-01-01 00:00:04.002000Z)"
+        assert pushed["between"] == "((id >= 5) and (id < 9))"
+        assert pushed["function"] == "(id < 30)"  # the rest is left to polars
+        floats = {"equal zero", "from minus zero", "below zero", "NaN is the largest", "float"}
+        floats |= {"NaN is itself", "float32", "not null or"}
+        left = {name for name, expression in found.items() if expression is None}
+        assert left == floats | {
+            "beyond int8", "nanoseconds", "unsigned", "two columns", "a user's, which needs a row"
+        }  # fmt: skip
+    both = (C("f") > 1) & (C("id") > 3) & C("s").is_null()
+    assert str(as_arrow(both, table.scan())) == "((id > 3) and is_null(s, {nan_is_null=false}))"
+    either = (C("f") > 1) | (C("id") > 3)
+    assert as_arrow(either, table.scan()) is None
 
 
 def test_a_limit_comes_before_a_filter_that_follows_it(table: weir.Table) -> None:

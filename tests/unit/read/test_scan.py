@@ -123,10 +123,10 @@ class Asked:
         self.filters: list[str] = []
         real = Scan.narrowed
 
-        def narrowed(scan: Scan, columns, filter, batch_size) -> Scan:
+        def narrowed(scan: Scan, columns, filter, batch_size, limit=None) -> Scan:
             self.columns.append(columns)
             self.filters.append(str(filter))
-            return real(scan, columns, filter, batch_size)
+            return real(scan, columns, filter, batch_size, limit)
 
         monkeypatch.setattr(Scan, "narrowed", narrowed)
 
@@ -162,6 +162,20 @@ def test_datafusion_pushes_columns_and_filters_into_a_dataset(table, monkeypatch
     assert "id >= 20" in asked.filters[-1]
     assert "kind" in asked.filters[-1]
     assert context.sql("SELECT max(id) FROM orders").to_pydict() == {"max(orders.id)": [29]}
+
+
+def test_engines_filter_the_rows_of_a_scan_that_has_a_filter_in_sql(table) -> None:
+    """It was refused: one of the two filters was SQL, and the other a pyarrow expression."""
+    orders = table.scan(["id", "kind"], filter="id < 25").to_dataset()
+    found = duckdb.sql("SELECT id FROM orders WHERE id >= 20 AND kind = 'odd' ORDER BY 1")
+    assert found.fetchall() == [(21,), (23,)]
+    assert orders.count_rows(pc.field("id") > 22) == 2
+    assert orders.head(1, columns=["kind"], filter=pc.field("id") == 21).to_pydict() == {
+        "kind": ["odd"]
+    }
+    assert sorted(orders.filter(pc.field("id") > 22).to_table()["id"].to_pylist()) == [23, 24]
+    frame = pl.scan_pyarrow_dataset(orders).filter(pl.col("id") > 22).select("kind").collect()
+    assert sorted(frame["kind"]) == ["even", "odd"]
 
 
 def test_the_head_of_a_dataset_reads_no_more_rows_than_wanted(table, monkeypatch) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 import weir
 from tests.support.moments import at_time
+from weir import making
 from weir.format.bucket import bucket
 from weir.format.sharding import FIRST_ROUTING, shard_id
-from weir.routing import opening
 from weir.routing.shards import Shard
 from weir.upkeep import health
 from weir.upkeep.health import find_problems
@@ -56,7 +56,7 @@ def test_x6_it_says_why_lancedb_may_not_write(tmp_path, monkeypatch, why):
 
 
 def test_x6_a_rival_is_bad_and_the_way_out_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "FIRST_ROUTING", 1)
+    monkeypatch.setattr(making, "FIRST_ROUTING", 1)
     table = make(tmp_path)
     rival = shard_id(weir.Unsharded(), None, FIRST_ROUTING)
     with Shard(table.core, rival, None, is_routed=False).writer() as writer:
