@@ -20,6 +20,7 @@ from weir.keep.keeper import Keeper
 from weir.keep.policy import KeeperPolicy, Rule
 from weir.keep.server import Page, parse_address, serving
 from weir.keep.status import status_of
+from weir.meters import DUE_SECONDS, HELD_OBJECTS
 from weir.store.open import open_store
 from weir.upkeep.perform import JobReport
 
@@ -300,6 +301,26 @@ def test_its_metrics_are_served(address: tuple[Keeper, str]) -> None:
     status, page = get(f"{address[1]}/metrics")
     assert status == 200
     assert "# TYPE weir_keep_jobs_total counter" in page
+
+
+def test_the_gauges_say_what_holds_garbage_and_for_how_long_jobs_are_due(tmp_path: Path) -> None:
+    table = filled(tmp_path / "a")
+    table.compact()
+    table.checkpoint(name="held")
+    filled(tmp_path / "a2")
+    policy = weir.KeepPolicy(compact=SOON.compact, gc=0, min_age=0, fence_retention="7d")
+    kept = keeper(tmp_path, policy)
+    meters = kept._env.meters
+    assert sum(meters.gauge(HELD_OBJECTS).values()) == 0
+    kept.once()
+    held = meters.gauge(HELD_OBJECTS)
+    assert held["first entry of an epoch",] >= 2  # one of each table
+    assert held["checkpoint",] >= 1
+    assert held["vetoed",] == 0
+    assert meters.gauge(DUE_SECONDS) == {}  # all was done
+    waiting = keeper(tmp_path, policy, dry_run=True)
+    waiting.once()
+    assert set(waiting._env.meters.gauge(DUE_SECONDS)) == {("gc",)}
 
 
 @pytest.mark.parametrize("text", ["9464", "host:", ":99999", "a:b"])

@@ -63,11 +63,11 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
         self.store = store
         self._writer = SsTableWriter(self.uri, self.datasets.storage_options, store, env)
         self._lookups = FileLookups(env)
-        self._blooms: ByteCache[BloomFilter] = ByteCache(BLOOM_CACHE_BYTES, env)
+        self._blooms: ByteCache[BloomFilter] = ByteCache(BLOOM_CACHE_BYTES, env, "blooms")
         if env.pace is not None:
             env.pace.watch(self.datasets)
-        self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env)
-        self._sstables: ByteCache[LanceSsTable] = ByteCache(_SSTABLES_LIMIT, env)
+        self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env, "bases")
+        self._sstables: ByteCache[LanceSsTable] = ByteCache(_SSTABLES_LIMIT, env, "sstables")
 
     def __repr__(self) -> str:
         return f"PylanceLake({self.uri})"

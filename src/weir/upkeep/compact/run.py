@@ -144,7 +144,7 @@ def compact(
             " again"
         ) from sealed
     report.seconds = run.core.env.clock.boottime() - began
-    core.env.meters.observe(COMPACT_SECONDS, report.seconds)
+    core.env.meters.add(COMPACT_SECONDS, report.seconds)
     core.env.meters.add(COMPACT_ROWS, report.rows_written)
     logger.info(
         "compact.done table=%s job=%s rows=%d deleted=%d seconds=%.3f",
