@@ -283,12 +283,35 @@ def test_the_record_stays_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"gc": "soon"}, {"take_over": -1}, {"min_age": "8d"}, {"silent_after": "x"}],
-    ids=lambda settings: next(iter(settings)),
+    [
+        {"gc": "soon"},
+        {"take_over": -1},
+        {"min_age": "8d"},
+        {"silent_after": "x"},
+        {"silent_after": None},
+        {"compact": "1h"},
+        {"checkpoints": [{"name": "daily"}]},
+    ],
+    ids=str,
 )
 def test_a_policy_is_checked_when_it_is_made(settings: dict[str, Any]) -> None:
     with pytest.raises(weir.InvalidInput, match=next(iter(settings))):
         weir.KeepPolicy(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"generations": 0}, {"bytes": "1G"}, {"age": "soon"}], ids=str
+)
+def test_bounds_of_compaction_are_checked_when_they_are_made(settings: dict[str, Any]) -> None:
+    with pytest.raises(weir.InvalidInput, match=f"CompactionPolicy.{next(iter(settings))}"):
+        weir.CompactionPolicy(**settings)
+
+
+def test_something_that_is_no_policy_is_refused(tmp_path: Path) -> None:
+    given: Any = {"gc": "1h"}
+    table = make(tmp_path / "t")
+    with pytest.raises(weir.InvalidInput, match=r"expected a weir\.KeepPolicy"):
+        weir.due(table, given)
 
 
 def test_what_waits_is_measured_alike_by_due_and_by_stats(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from weir.durations import Duration, seconds
+from weir.durations import Duration, check_durations, seconds
 from weir.errors import InvalidInput
 from weir.read.survey import ShardSurvey, Survey, last_written, survey
 from weir.records.checkpoints import check_name
@@ -43,8 +43,10 @@ class CheckpointSchedule:
     """How long each is kept; None: until it is deleted."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InvalidInput(f"CheckpointSchedule.name: expected text, got {self.name!r}")
         check_name(self.name)
-        _check(self, "every", "keep")
+        check_durations(self, "every", optional=["keep"])
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,16 @@ class KeepPolicy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "checkpoints", tuple(self.checkpoints))
-        _check(self, "drop_expired", "take_over", "gc", "silent_after")
-        _check(self, "min_age", "fence_retention")
+        optional = ["drop_expired", "take_over", "gc"]
+        check_durations(self, "min_age", "fence_retention", "silent_after", optional=optional)
+        if not isinstance(self.compact, CompactionPolicy | None):
+            raise InvalidInput(
+                f"KeepPolicy.compact: expected a CompactionPolicy or None, got {self.compact!r}"
+            )
+        if not all(isinstance(each, CheckpointSchedule) for each in self.checkpoints):
+            raise InvalidInput(
+                f"KeepPolicy.checkpoints: expected CheckpointSchedules, got {self.checkpoints!r}"
+            )
         if seconds(self.fence_retention) < seconds(self.min_age):
             raise InvalidInput("KeepPolicy: fence_retention must be at least min_age")
 
@@ -155,6 +165,8 @@ def due(table: HasCore, policy: KeepPolicy | None = None) -> Upkeep:
     some are scheduled, a listing or two for ages, and a small write to read the store's clock.
     Raises what a read raises: `MissingEntry` or `CorruptEntry` for a damaged table, `StoreError`.
     """
+    if not isinstance(policy, KeepPolicy | None):
+        raise InvalidInput(f"due: expected a weir.KeepPolicy or None, got {policy!r}")
     core = table.core
     return look(core, policy or KeepPolicy(), core.store.now)
 
@@ -312,10 +324,3 @@ class _Look:
             logs,
             schedule,
         )
-
-
-def _check(policy: object, *names: str) -> None:
-    for name in names:
-        value = getattr(policy, name)
-        if value is not None:
-            seconds(value, name=f"{type(policy).__name__}.{name}")
