@@ -156,7 +156,7 @@ def main() -> None:
         keeper.communicate(timeout=60)
     assert keeper.returncode == 0
     reshape(pages)
-    assert {"compact", "columns", "index"} <= {entry.kind for entry in pages.history()}
+    assert {"columns", "index"} <= {entry.kind for entry in pages.history()}
     print(f"{count} events, each once; {sum(map(len, acknowledged.values()))} acknowledged; 0 lost")
 
 

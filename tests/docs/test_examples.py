@@ -28,7 +28,7 @@ PIPELINE = re.compile(r"(\d+) events, each once; (\d+) acknowledged; 0 lost")
 def run(name, folder):
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name)], cwd=folder, capture_output=True, text=True,
-        timeout=100, check=False, env={**os.environ, "PYTHONWARNINGS": "error::DeprecationWarning"},
+        timeout=300, check=False, env={**os.environ, "PYTHONWARNINGS": "error::DeprecationWarning"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert PRINTS.get(name, "") in done.stdout
