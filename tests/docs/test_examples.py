@@ -48,6 +48,7 @@ def test_the_mirror_in_duckdb_can_be_run_again(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_replicas_that_are_killed_rolled_and_frozen_under_load_lose_no_acknowledged_row(tmp_path):
     told = REPLICAS.search(run("replicas/run.py", tmp_path))
     assert told is not None
@@ -60,6 +61,7 @@ def test_replicas_that_are_killed_rolled_and_frozen_under_load_lose_no_acknowled
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_pipeline_counts_each_event_once_whatever_is_killed_or_frozen(tmp_path):
     told = PIPELINE.search(run("pipeline/run.py", tmp_path))
     assert told is not None

@@ -11,7 +11,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 from uuid import UUID
@@ -316,11 +316,7 @@ class _Look:
     ) -> DueJob:
         made = DueJob(job, reason, since, logs=logs, schedule=schedule)
         last = self.known.of(made.key)
-        return DueJob(
-            job,
-            reason,
-            since if not last.due_since else min(last.due_since, since or last.due_since),
-            last.next_try if last.failures and last.next_try > self.now else None,
-            logs,
-            schedule,
-        )
+        if last.due_since:
+            made = replace(made, since=min(last.due_since, since or last.due_since))
+        is_early = last.failures > 0 and last.next_try > self.now
+        return replace(made, not_before=last.next_try) if is_early else made
