@@ -19,9 +19,11 @@ from weir.keep.discover import Found, tables_below, tables_in
 from weir.keep.keeper import Keeper
 from weir.keep.policy import KeeperPolicy, Rule
 from weir.keep.server import Page, parse_address, serving
-from weir.keep.status import status_of
+from weir.keep.status import JobStatus, statuses
 from weir.meters import DUE_SECONDS, HELD_OBJECTS
+from weir.records.keeping import KeepRecords
 from weir.store.open import open_store
+from weir.upkeep.due import look
 from weir.upkeep.perform import JobReport
 
 SOON = weir.KeepPolicy(compact=weir.CompactionPolicy(generations=1), gc=None)
@@ -39,6 +41,13 @@ def filled(place: Path) -> weir.Table:
     with table.writer() as writer:
         put(writer, [1], "a")
     return table
+
+
+def status_of(table: weir.Table, policy: weir.KeepPolicy) -> tuple[JobStatus, ...]:
+    core = table.core
+    now = core.store.now()
+    known = KeepRecords(core.store, core.env).latest()
+    return statuses(look(core, policy, lambda: now), known, policy, now)
 
 
 def results(reports: list[JobReport]) -> set[tuple[str, str, str]]:
@@ -174,7 +183,7 @@ def test_a_failing_table_stops_no_other_and_is_tried_again(
     (failed,) = [report for report in done if report.result == "failed"]
     assert failed.next_try is not None
     assert kept.once() == [], "not before its next try"
-    (job,) = status_of(weir.open(tmp_path / "bad").core, SOON).jobs
+    (job,) = status_of(weir.open(tmp_path / "bad"), SOON)
     assert (job.status, job.said, job.failures) == ("failed", "no route", 1)
     assert job.next_try == failed.next_try
 
@@ -342,9 +351,9 @@ def test_silence_is_a_job_that_is_due_for_too_long(tmp_path: Path) -> None:
     table = filled(tmp_path / "a")
     now = [table.core.store.now()]
     policy = weir.KeepPolicy(gc="1h", compact=None, silent_after="6h")
-    core = at_time(table, now).core
-    assert status_of(core, policy).jobs == ()
+    later = at_time(table, now)
+    assert status_of(later, policy) == ()
     now[0] += 3700
-    assert [job.status for job in status_of(core, policy).jobs] == ["due"]
+    assert [job.status for job in status_of(later, policy)] == ["due"]
     now[0] += 6 * 3600
-    assert [job.status for job in status_of(core, policy).jobs] == ["silent"]
+    assert [job.status for job in status_of(later, policy)] == ["silent"]

@@ -107,7 +107,7 @@ class Keeper:
         self._next_find = 0.0
         self._skipped: dict[str, Skipped] = {}
         """The folders that the last searches passed over, by their URI."""
-        watch(self, env)
+        watch(lambda: self.all_tables, env)
 
     # -- called from anywhere, also from a signal handler ----------------------------------------
 

@@ -26,7 +26,7 @@ from weir.routing.core import Core, HasCore
 from weir.routing.writer_shard import has_own_writer
 from weir.upkeep.compact.logs import becomes_sstables
 from weir.upkeep.compact.policy import CompactionPolicy, Now
-from weir.upkeep.silent import SilentShard, find_silent
+from weir.upkeep.silent import find_silent
 
 JobKind = Literal["flush", "compact", "checkpoint", "gc"]
 
@@ -262,7 +262,7 @@ class _Look:
         if policy is None:
             return
         found = policy.reason(self.core, self.seen, lambda: self.now)
-        silent = [] if found is not None else self._silent()
+        silent = [] if found is not None else find_silent(self.core, self.seen, lambda: self.now)
         if found is not None:
             yield self._job("compact", found.text, found.since)
         elif silent:
@@ -272,9 +272,6 @@ class _Look:
             at = self._follows("compact", self.policy.drop_expired)
             if at is not None:
                 yield self._job("compact", "expired rows are to be dropped", at)
-
-    def _silent(self) -> list[SilentShard]:
-        return find_silent(self.core, self.seen, lambda: self.now)
 
     def collect(self) -> Iterator[DueJob]:
         if self.policy.gc is None:
