@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from msgspec import structs
 
 import weir
-from tests.support.moments import at_time, make, put, rows
+from tests.support.moments import again, at_time, make, put, rows
 from weir.format import paths
 from weir.format.manifest import ROW_BYTES, encode_manifest
 from weir.records.keeping import FIRST_PAUSE, JOBS_MAX, LONGEST_PAUSE, TEXT_MAX, KeepRecords
@@ -20,6 +21,7 @@ from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.due import look
 from weir.upkeep.perform import JobReport, perform
 
+EAGER = weir.KeepPolicy(gc=None)
 NEVER = weir.KeepPolicy(compact=None, gc=None)
 GC = weir.KeepPolicy(compact=None, gc="1h")
 
@@ -85,6 +87,28 @@ def test_a_bound_of_age_says_since_when_it_is_due(tmp_path: Path) -> None:
     later = at_time(table, now)
     (job,) = weir.due(later, weir.KeepPolicy(compact=weir.CompactionPolicy(age="10m"), gc=None))
     assert job.since == pytest.approx(now[0] - 3000, abs=30)
+
+
+def test_rows_of_another_program_are_added_to_indexes_without_anything_to_fold(
+    tmp_path: Path,
+) -> None:
+    table = make(tmp_path / "t", shards=1)
+    with table.writer() as writer:
+        put(writer, range(10), "a")
+    table.compact()
+    table.create_index("v")
+    assert jobs(table, EAGER) == []
+    more = [{"id": key, "v": "b"} for key in range(100, 120)]
+    schema = lance.dataset(table.uri).schema
+    lance.write_dataset(pa.Table.from_pylist(more, schema=schema), table.uri, mode="append")
+    table = again(table)
+    (job,) = weir.due(table, EAGER)
+    assert (job.job, job.reason) == ("compact", "indexes lack rows of the base: v_idx (20)")
+    (done,) = do(table, EAGER)
+    assert done.result == "succeeded"
+    (index,) = again(table).indexes()
+    assert (index.rows_indexed, index.rows_not_indexed) == (30, 0)
+    assert jobs(table, EAGER) == []
 
 
 def test_collection_is_due_at_an_interval_from_the_last_one(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from weir.routing.core import Core, HasCore
 from weir.routing.writer_shard import has_own_writer
 from weir.upkeep.compact.logs import becomes_sstables
 from weir.upkeep.compact.policy import CompactionPolicy, Now
+from weir.upkeep.indexes import lacking
 from weir.upkeep.silent import find_silent
 
 JobKind = Literal["flush", "compact", "checkpoint", "gc"]
@@ -162,7 +163,8 @@ def due(table: HasCore, policy: KeepPolicy | None = None) -> Upkeep:
     """Which upkeep the table needs now, and why, by `policy` (None: the defaults).
 
     Changes nothing. A survey of the shards, the record of upkeep, the consumers, the checkpoints if
-    some are scheduled, a listing or two for ages, and a small write to read the store's clock.
+    some are scheduled, the indexes, a listing or two for ages, and a small write to read the
+    store's clock.
     Raises what a read raises: `MissingEntry` or `CorruptEntry` for a damaged table, `StoreError`.
     """
     if not isinstance(policy, KeepPolicy | None):
@@ -268,6 +270,9 @@ class _Look:
         elif silent:
             text = f"the writers of {len(silent)} shards fell silent; these are sealed and folded"
             yield self._job("compact", text)
+        elif lagging := lacking(self.core):
+            told = ", ".join(f"{index.name} ({index.rows_not_indexed})" for index in lagging)
+            yield self._job("compact", f"indexes lack rows of the base: {told}")
         elif self.seen.base.expire is not None and self.policy.drop_expired is not None:
             at = self._follows("compact", self.policy.drop_expired)
             if at is not None:
