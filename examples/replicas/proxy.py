@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import weir
 
 PATIENCE = 10.0
+TIMEOUT = 2.0
+"""Seconds for one answer; a replica that is frozen gives none."""
 PAUSE = 0.02
 
 
@@ -37,7 +39,7 @@ class Proxy(ThreadingHTTPServer):
             time.sleep(PAUSE)
 
     def ask(self, replica: int, body: bytes) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.ports[replica], timeout=PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[replica], timeout=TIMEOUT)
         try:
             connection.request("POST", "/", body)
             answer = connection.getresponse()

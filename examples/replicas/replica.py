@@ -6,6 +6,7 @@ Its number and the number of replicas give its shards, as in a StatefulSet. With
 takes a free port of this machine. It prints its port once it is ready.
 """
 
+import contextlib
 import json
 import signal
 import sys
@@ -50,8 +51,9 @@ class Handler(BaseHTTPRequestHandler):
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        with contextlib.suppress(OSError):  # whoever asked has gone
+            self.end_headers()
+            self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
         """Say nothing of single requests."""

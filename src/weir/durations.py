@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -64,3 +65,12 @@ def seconds(value: Duration, *, name: str = "duration") -> float:
     if not 0 <= result < float("inf"):
         raise InvalidInput(f"{name}: must be zero or more and finite, got {value!r}")
     return result
+
+
+def check_durations(settings: object, *names: str, optional: Sequence[str] = ()) -> None:
+    """`InvalidInput` names the first of those fields that is no duration; the optional ones may be
+    None."""
+    for name in (*names, *optional):
+        value = getattr(settings, name)
+        if value is not None or name in names:
+            seconds(value, name=f"{type(settings).__name__}.{name}")

@@ -26,6 +26,19 @@ GROUPS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024
 OTHER: Final = "other"
 """The value of a label in place of one that is not in its list."""
 
+CACHES: Final = ("entries", "tails", "sstables", "bases", "blooms", "keys", "rows")
+HELD: Final = (
+    "min_age",
+    "checkpoint",
+    "change feed consumer",
+    "first entry of an epoch",
+    "before an epoch without entries",
+    "epoch not known",
+    "native writer",
+    "may still be published",
+    "vetoed",
+)
+"""Why collection keeps objects that no read needs (`weir.upkeep.gc.plan`)."""
 JOBS: Final = ("flush", "compact", "checkpoint", "gc", "look", "find")
 RESULTS: Final = ("succeeded", "failed", "waits", "damaged", "gone")
 VERBS: Final = (
@@ -108,6 +121,14 @@ FLUSH_SECONDS = Metric(
     "Time to make an SSTable of a MemTable and publish it.",
     buckets=LONG_SECONDS,
 )
+FLUSH_AGE = Metric(
+    "weir_flush_age_seconds",
+    "histogram",
+    "seconds",
+    "How long the oldest row of a MemTable was durable before its SSTable was published: then"
+    " other programs, and reads of what is flushed, see it.",
+    buckets=LONG_SECONDS,
+)
 FLUSH_ROWS = Metric("weir_flush_rows_total", "counter", "rows", "Rows flushed to SSTables.")
 FLUSH_FAILURES = Metric(
     "weir_flush_failures_total",
@@ -122,6 +143,20 @@ SNAPSHOT_SECONDS = Metric(
     "Time to take the cut that a read begins with.",
     {"freshness": ("base", "flushed", "durable")},
     SECONDS,
+)
+READ_ROWS = Metric(
+    "weir_read_rows_total",
+    "counter",
+    "rows",
+    "Rows that scans merged, by where they were: in the base, or in SSTables and logs (fresh).",
+    {"level": ("base", "fresh")},
+)
+CACHE_LOOKUPS = Metric(
+    "weir_cache_lookups_total",
+    "counter",
+    "lookups",
+    "What reads looked for in memory, and whether it was there.",
+    {"cache": CACHES, "result": ("hit", "miss")},
 )
 REQUEST_SECONDS = Metric(
     "weir_store_request_seconds",
@@ -186,6 +221,20 @@ DEBT_UNREAD = Metric(
     "Log entries that the slowest named consumer of a table has not read, summed over tables.",
 )
 DEBT_BYTES = Metric("weir_keep_debt_bytes", "gauge", "bytes", "Bytes of rows in those SSTables.")
+DUE_SECONDS = Metric(
+    "weir_keep_due_seconds",
+    "gauge",
+    "seconds",
+    "For how long the job has been due that has waited longest.",
+    {"job": JOBS},
+)
+HELD_OBJECTS = Metric(
+    "weir_keep_held_objects",
+    "gauge",
+    "objects",
+    "Objects that no read needs, left by this keeper's last collections, by what holds them.",
+    {"reason": HELD},
+)
 
 METRICS: Final = tuple(
     sorted((m for m in globals().values() if isinstance(m, Metric)), key=lambda m: m.name)
@@ -196,10 +245,7 @@ class Sink(Protocol):
     """Another place that gets every measurement (OpenTelemetry)."""
 
     def add(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
-        """A counter has grown."""
-
-    def observe(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
-        """A histogram got a value."""
+        """A counter has grown, or a histogram got a value."""
 
 
 PUT_GROUP: Final = "weir.put_group"
@@ -226,12 +272,15 @@ class HasBoottime(Protocol):
 
 
 @dataclass(slots=True)
-class _Histogram:
+class _Series:
+    """One counter or histogram, for one set of labels."""
+
     counts: list[int]
+    """How many values each bucket of a histogram got."""
     total: float = 0.0
 
 
-_NONE: Final[dict[Labels, _Histogram]] = {}
+_NONE: Final[Mapping[Labels, _Series]] = {}
 
 
 class Meters:
@@ -241,8 +290,7 @@ class Meters:
         self.is_on = False
         """False: nothing is measured, and nothing is spent on it."""
         self._lock = _thread.allocate_lock()
-        self._counters: dict[Metric, dict[Labels, float]] = {}
-        self._histograms: dict[Metric, dict[Labels, _Histogram]] = {}
+        self._series: dict[Metric, dict[Labels, _Series]] = {}
         self._gauges: dict[Metric, Gauge] = {}
         self._sinks: tuple[Sink, ...] = ()
         self._tracers: tuple[Tracer, ...] = ()
@@ -278,51 +326,24 @@ class Meters:
                 tracer.span(name, took, said, failed)
 
     def add(self, metric: Metric, value: float = 1, *labels: str) -> None:
-        """Let a counter grow."""
-        if not self.is_on:
-            return
-        known = bounded(metric, labels)
-        with self._lock:
-            values = self._counters.setdefault(metric, {})
-            values[known] = values.get(known, 0) + value
-        for sink in self._sinks:
-            sink.add(metric, value, dict(zip(metric.labels, known, strict=True)))
+        """Let a counter grow, or give a histogram a value."""
+        if self.is_on:
+            self.record((metric, value), labels=bounded(metric, labels))
 
-    def observe(self, metric: Metric, value: float, *labels: str) -> None:
-        """Give a histogram a value."""
-        if not self.is_on:
-            return
-        known = bounded(metric, labels)
-        at = bisect_left(metric.buckets, value)
-        with self._lock:
-            values = self._histograms.setdefault(metric, {})
-            found = values.get(known)
-            if found is None:
-                found = values[known] = _Histogram([0] * (len(metric.buckets) + 1))
-            found.counts[at] += 1
-            found.total += value
-        for sink in self._sinks:
-            sink.observe(metric, value, dict(zip(metric.labels, known, strict=True)))
-
-    def record(self, *steps: tuple[Metric, float]) -> None:
-        """Let several metrics without labels grow or get a value, in one step: for log entries."""
+    def record(self, *steps: tuple[Metric, float], labels: Labels = ()) -> None:
+        """`add` for several metrics with the same labels, in one step: for log entries."""
         with self._lock:
             for metric, value in steps:
-                if metric.buckets:
-                    found = self._histograms.get(metric, _NONE).get(())
-                    if found is None:
-                        found = _Histogram([0] * (len(metric.buckets) + 1))
-                        self._histograms.setdefault(metric, {})[()] = found
-                    found.counts[bisect_left(metric.buckets, value)] += 1
-                    found.total += value
-                else:
-                    values = self._counters.get(metric)
-                    if values is None:
-                        values = self._counters[metric] = {(): 0}
-                    values[()] += value
+                series = self._series.get(metric, _NONE).get(labels)
+                if series is None:
+                    counts = [0] * (len(metric.buckets) + 1) if metric.buckets else []
+                    series = self._series.setdefault(metric, {})[labels] = _Series(counts)
+                series.total += value
+                if series.counts:
+                    series.counts[bisect_left(metric.buckets, value)] += 1
         for sink in self._sinks:
             for metric, value in steps:
-                (sink.observe if metric.buckets else sink.add)(metric, value, {})
+                sink.add(metric, value, dict(zip(metric.labels, labels, strict=True)))
 
     def watch(self, metric: Metric, read: Gauge) -> None:
         """Read a gauge by that function from now on."""
@@ -349,20 +370,16 @@ class Meters:
         if metric.kind == "gauge":
             return [_line(metric.name, metric, at, v) for at, v in self.gauge(metric).items()]
         with self._lock:
-            if metric.kind == "counter":
-                counted = dict(self._counters.get(metric, {}))
-            else:
-                counted = {}
-                measured = {
-                    at: (list(found.counts), found.total)
-                    for at, found in self._histograms.get(metric, {}).items()
-                }
+            series = {
+                at: (list(found.counts), found.total)
+                for at, found in self._series.get(metric, _NONE).items()
+            }
         if metric.kind == "counter":
             if not metric.labels:
-                counted.setdefault((), 0)
-            return [_line(metric.name, metric, at, value) for at, value in counted.items()]
+                series.setdefault((), ([], 0))
+            return [_line(metric.name, metric, at, total) for at, (_, total) in series.items()]
         lines = []
-        for at, (counts, total) in measured.items():
+        for at, (counts, total) in series.items():
             below = 0
             for bound, count in zip((*metric.buckets, float("inf")), counts, strict=True):
                 below += count

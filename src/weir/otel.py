@@ -5,8 +5,8 @@ OpenTelemetry is imported only here, and only when one of the two functions is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 from weir.env import SYSTEM, Clock, Env
 from weir.errors import InvalidInput
@@ -17,56 +17,11 @@ __all__ = ["instrument", "trace"]
 Attributes = Mapping[str, str]
 
 
-class _Counter(Protocol):
-    def add(self, amount: float, attributes: Attributes) -> None: ...
-
-
-class _Histogram(Protocol):
-    def record(self, amount: float, attributes: Attributes) -> None: ...
-
-
-class _Meter(Protocol):
-    """The part of OpenTelemetry's `Meter` that is used."""
-
-    def create_counter(self, name: str, unit: str, description: str) -> _Counter: ...
-
-    def create_histogram(
-        self,
-        name: str,
-        unit: str,
-        description: str,
-        *,
-        explicit_bucket_boundaries_advisory: Sequence[float] | None = None,
-    ) -> _Histogram: ...
-
-    def create_observable_gauge(
-        self,
-        name: str,
-        callbacks: Sequence[Callable[[object], Iterable[object]]],
-        unit: str,
-        description: str,
-    ) -> object: ...
-
-
 class MeterProvider(Protocol):
     """OpenTelemetry's `MeterProvider`."""
 
-    def get_meter(self, name: str) -> _Meter:
+    def get_meter(self, name: str) -> object:
         """The meter of that name."""
-
-
-class _Span(Protocol):
-    def record_exception(self, exception: BaseException, *, timestamp: int) -> None: ...
-
-    def set_status(self, status: object, description: str) -> None: ...
-
-    def end(self, end_time: int) -> None: ...
-
-
-class _Tracer(Protocol):
-    """The part of OpenTelemetry's `Tracer` that is used."""
-
-    def start_span(self, name: str, *, attributes: Facts, start_time: int) -> _Span: ...
 
 
 class TracerProvider(Protocol):
@@ -83,11 +38,16 @@ def instrument(provider: MeterProvider | None = None, *, env: Env = SYSTEM) -> N
     histograms are told once for each log entry, request or job; gauges are read when they are
     exported. `InvalidInput` when OpenTelemetry is not installed. Calling it twice counts twice.
     """
-    meter, observation = _meter(provider)
+    try:
+        from opentelemetry import metrics as api
+    except ImportError as error:
+        raise _not_installed() from error
+    source = api if provider is None else provider
+    meter: Any = source.get_meter("weir")
     env.meters.turn_on(_Instruments(meter))
     for metric in METRICS:
         if metric.kind == "gauge":
-            read = _reader(env.meters, metric, observation)
+            read = _reader(env.meters, metric, api.Observation)
             meter.create_observable_gauge(metric.name, [read], metric.unit, metric.help)
 
 
@@ -103,8 +63,9 @@ def trace(provider: TracerProvider | None = None, *, env: Env = SYSTEM) -> None:
         from opentelemetry import trace as api
     except ImportError as error:
         raise _not_installed() from error
-    tracer = api.get_tracer("weir") if provider is None else provider.get_tracer("weir")
-    env.meters.turn_on_spans(_Spans(cast("_Tracer", tracer), api.StatusCode.ERROR, env.clock))
+    source = api if provider is None else provider
+    tracer: Any = source.get_tracer("weir")
+    env.meters.turn_on_spans(_Spans(tracer, api.StatusCode.ERROR, env.clock))
 
 
 def _not_installed() -> InvalidInput:
@@ -112,20 +73,6 @@ def _not_installed() -> InvalidInput:
         "OpenTelemetry is not installed; run pip install 'lance-weir[otel]', or scrape"
         " weir.metrics()"
     )
-
-
-def _meter(
-    provider: MeterProvider | None,
-) -> tuple[_Meter, Callable[[float, Attributes], object]]:
-    try:
-        from opentelemetry import metrics as api
-    except ImportError as error:
-        if provider is None:
-            raise _not_installed() from error
-        return provider.get_meter("weir"), lambda value, attributes: (value, attributes)
-    if provider is not None:
-        return provider.get_meter("weir"), api.Observation
-    return cast("_Meter", api.get_meter("weir")), api.Observation
 
 
 def _reader(
@@ -141,31 +88,25 @@ def _reader(
 class _Instruments:
     """A sink: one instrument for each counter and histogram of the registry."""
 
-    def __init__(self, meter: _Meter) -> None:
-        self._counters = {
-            m: meter.create_counter(m.name.removesuffix("_total"), m.unit, m.help)
-            for m in METRICS
-            if m.kind == "counter"
-        }
-        self._histograms = {
-            m: meter.create_histogram(
-                m.name, m.unit, m.help, explicit_bucket_boundaries_advisory=m.buckets
-            )
-            for m in METRICS
-            if m.kind == "histogram"
-        }
+    def __init__(self, meter: Any) -> None:
+        self._add: dict[Metric, Callable[[float, Attributes], None]] = {}
+        for m in METRICS:
+            if m.kind == "counter":
+                name = m.name.removesuffix("_total")
+                self._add[m] = meter.create_counter(name, m.unit, m.help).add
+            elif m.kind == "histogram":
+                self._add[m] = meter.create_histogram(
+                    m.name, m.unit, m.help, explicit_bucket_boundaries_advisory=m.buckets
+                ).record
 
     def add(self, metric: Metric, value: float, labels: Attributes) -> None:
-        self._counters[metric].add(value, labels)
-
-    def observe(self, metric: Metric, value: float, labels: Attributes) -> None:
-        self._histograms[metric].record(value, labels)
+        self._add[metric](value, labels)
 
 
 class _Spans:
     """Makes spans of work that has just ended."""
 
-    def __init__(self, tracer: _Tracer, error_status: object, clock: Clock) -> None:
+    def __init__(self, tracer: Any, error_status: object, clock: Clock) -> None:
         self._tracer = tracer
         self._error_status = error_status
         self._clock = clock

@@ -22,12 +22,13 @@ PRINTS = {
 
 
 REPLICAS = re.compile(r"(\d+) rows acknowledged, (\d+) in the table, each once; 0 lost")
+PIPELINE = re.compile(r"(\d+) events, each once; (\d+) acknowledged; 0 lost")
 
 
 def run(name, folder):
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name)], cwd=folder, capture_output=True, text=True,
-        timeout=100, check=False, env={**os.environ, "PYTHONWARNINGS": "error::DeprecationWarning"},
+        timeout=300, check=False, env={**os.environ, "PYTHONWARNINGS": "error::DeprecationWarning"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert PRINTS.get(name, "") in done.stdout
@@ -47,16 +48,25 @@ def test_the_mirror_in_duckdb_can_be_run_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_replicas_lose_no_acknowledged_row_when_one_is_killed_and_one_is_rolled(tmp_path):
+@pytest.mark.timeout(300)
+def test_replicas_that_are_killed_rolled_and_frozen_under_load_lose_no_acknowledged_row(tmp_path):
     told = REPLICAS.search(run("replicas/run.py", tmp_path))
     assert told is not None
     acknowledged, held = map(int, told.groups())
     table = weir.open(str(tmp_path / "orders"))
     keys = table.scan(["id"]).to_table()["id"].to_pylist()
-    assert len(keys) == len(set(keys)) == held >= acknowledged >= 180
+    assert len(keys) == len(set(keys)) == held >= acknowledged >= 300
     claims = {shard.value: shard.manifest().writer_epoch for shard in table.shards()}
-    assert max(claims.values()) == 2  # the killed and the rolled ones were opened again, once
-    assert {claims[shard] for shard in (2, 5)} == {1}  # of the replica that ran through
+    assert set(claims.values()) == {2}  # each replica was replaced once
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_pipeline_counts_each_event_once_whatever_is_killed_or_frozen(tmp_path):
+    told = PIPELINE.search(run("pipeline/run.py", tmp_path))
+    assert told is not None
+    held, acknowledged = map(int, told.groups())
+    assert held >= acknowledged >= 240
 
 
 def test_every_example_is_run_and_short():

@@ -86,9 +86,8 @@ def test_the_policy_of_the_example_is_the_default_and_some_examples() -> None:
         8, 256 << 20, 2_500,
     )  # fmt: skip
     assert default.compact is not None
-    assert plain.compact.age == 3600.0
-    assert default.compact.age == "1h"
-    assert (found.every, found.find, found.jobs) == (60.0, 300.0, KeeperPolicy().jobs)
+    assert plain.compact.age == default.compact.age == "1h"
+    assert (found.every, found.find, found.jobs) == ("1m", "5m", KeeperPolicy().jobs)
     assert found.of("s3://lake/imported_a") is None
 
 

@@ -19,8 +19,11 @@ from weir.keep.discover import Found, tables_below, tables_in
 from weir.keep.keeper import Keeper
 from weir.keep.policy import KeeperPolicy, Rule
 from weir.keep.server import Page, parse_address, serving
-from weir.keep.status import status_of
+from weir.keep.status import JobStatus, statuses
+from weir.meters import DUE_SECONDS, HELD_OBJECTS
+from weir.records.keeping import KeepRecords
 from weir.store.open import open_store
+from weir.upkeep.due import look
 from weir.upkeep.perform import JobReport
 
 SOON = weir.KeepPolicy(compact=weir.CompactionPolicy(generations=1), gc=None)
@@ -38,6 +41,13 @@ def filled(place: Path) -> weir.Table:
     with table.writer() as writer:
         put(writer, [1], "a")
     return table
+
+
+def status_of(table: weir.Table, policy: weir.KeepPolicy) -> tuple[JobStatus, ...]:
+    core = table.core
+    now = core.store.now()
+    known = KeepRecords(core.store, core.env).latest()
+    return statuses(look(core, policy, lambda: now), known, policy, now)
 
 
 def results(reports: list[JobReport]) -> set[tuple[str, str, str]]:
@@ -173,7 +183,7 @@ def test_a_failing_table_stops_no_other_and_is_tried_again(
     (failed,) = [report for report in done if report.result == "failed"]
     assert failed.next_try is not None
     assert kept.once() == [], "not before its next try"
-    (job,) = status_of(weir.open(tmp_path / "bad").core, SOON).jobs
+    (job,) = status_of(weir.open(tmp_path / "bad"), SOON)
     assert (job.status, job.said, job.failures) == ("failed", "no route", 1)
     assert job.next_try == failed.next_try
 
@@ -302,6 +312,26 @@ def test_its_metrics_are_served(address: tuple[Keeper, str]) -> None:
     assert "# TYPE weir_keep_jobs_total counter" in page
 
 
+def test_the_gauges_say_what_holds_garbage_and_for_how_long_jobs_are_due(tmp_path: Path) -> None:
+    table = filled(tmp_path / "a")
+    table.compact()
+    table.checkpoint(name="held")
+    filled(tmp_path / "a2")
+    policy = weir.KeepPolicy(compact=SOON.compact, gc=0, min_age=0, fence_retention="7d")
+    kept = keeper(tmp_path, policy)
+    meters = kept._env.meters
+    assert sum(meters.gauge(HELD_OBJECTS).values()) == 0
+    kept.once()
+    held = meters.gauge(HELD_OBJECTS)
+    assert held["first entry of an epoch",] >= 2  # one of each table
+    assert held["checkpoint",] >= 1
+    assert held["vetoed",] == 0
+    assert meters.gauge(DUE_SECONDS) == {}  # all was done
+    waiting = keeper(tmp_path, policy, dry_run=True)
+    waiting.once()
+    assert set(waiting._env.meters.gauge(DUE_SECONDS)) == {("gc",)}
+
+
 @pytest.mark.parametrize("text", ["9464", "host:", ":99999", "a:b"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="HOST:PORT"):
@@ -321,9 +351,9 @@ def test_silence_is_a_job_that_is_due_for_too_long(tmp_path: Path) -> None:
     table = filled(tmp_path / "a")
     now = [table.core.store.now()]
     policy = weir.KeepPolicy(gc="1h", compact=None, silent_after="6h")
-    core = at_time(table, now).core
-    assert status_of(core, policy).jobs == ()
+    later = at_time(table, now)
+    assert status_of(later, policy) == ()
     now[0] += 3700
-    assert [job.status for job in status_of(core, policy).jobs] == ["due"]
+    assert [job.status for job in status_of(later, policy)] == ["due"]
     now[0] += 6 * 3600
-    assert [job.status for job in status_of(core, policy).jobs] == ["silent"]
+    assert [job.status for job in status_of(later, policy)] == ["silent"]

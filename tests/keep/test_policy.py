@@ -48,17 +48,17 @@ def policy(tmp_path: Path, text: str) -> KeeperPolicy:
 
 def test_rules_that_fit_apply_in_order_to_the_defaults(tmp_path: Path) -> None:
     found = policy(tmp_path, WHOLE)
-    assert (found.every, found.jobs, found.find) == (30, 4, "5m")
+    assert (found.every, found.jobs, found.find) == ("30s", 4, "5m")
     assert (found.requests_per_second, found.bytes_per_second) == (100, 50_000_000)
     plain = found.of("s3://lake/events")
     assert plain == weir.KeepPolicy(
-        take_over=3600.0,
+        take_over="1h",
         compact=weir.CompactionPolicy(generations=4, age=None),
-        checkpoints=[weir.CheckpointSchedule("daily", 86400.0, 14 * 86400.0)],
+        checkpoints=[weir.CheckpointSchedule("daily", "1d", "14d")],
     )
     scratch = found.of("s3://lake/scratch/new")
     assert scratch is not None
-    assert (scratch.gc, scratch.compact, scratch.take_over) == (600, None, 3600)
+    assert (scratch.gc, scratch.compact, scratch.take_over) == ("10m", None, "1h")
     audit = found.of("s3://lake/audit")
     assert audit is not None
     assert (audit.gc, audit.compact) == (None, weir.CompactionPolicy(4, 1000, None))
@@ -72,7 +72,7 @@ def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("every = 'soon'", 1, "every: every: expected seconds"),
+        ("every = 'soon'", 1, "every: expected seconds"),
         ("\njobs = 0", 2, "jobs: expected a number from 1 to 64"),
         ("jobs = 1\nspark_bytes = '1G'", 2, "spark_bytes: expected a number of bytes"),
         ("\nrequests_per_second = 0", 2, "requests_per_second: expected a whole number above 0"),

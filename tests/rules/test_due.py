@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from msgspec import structs
 
 import weir
-from tests.support.moments import at_time, make, put, rows
+from tests.support.moments import again, at_time, make, put, rows
 from weir.format import paths
 from weir.format.manifest import ROW_BYTES, encode_manifest
 from weir.records.keeping import FIRST_PAUSE, JOBS_MAX, LONGEST_PAUSE, TEXT_MAX, KeepRecords
@@ -20,6 +21,7 @@ from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.due import look
 from weir.upkeep.perform import JobReport, perform
 
+EAGER = weir.KeepPolicy(gc=None)
 NEVER = weir.KeepPolicy(compact=None, gc=None)
 GC = weir.KeepPolicy(compact=None, gc="1h")
 
@@ -85,6 +87,28 @@ def test_a_bound_of_age_says_since_when_it_is_due(tmp_path: Path) -> None:
     later = at_time(table, now)
     (job,) = weir.due(later, weir.KeepPolicy(compact=weir.CompactionPolicy(age="10m"), gc=None))
     assert job.since == pytest.approx(now[0] - 3000, abs=30)
+
+
+def test_rows_of_another_program_are_added_to_indexes_without_anything_to_fold(
+    tmp_path: Path,
+) -> None:
+    table = make(tmp_path / "t", shards=1)
+    with table.writer() as writer:
+        put(writer, range(10), "a")
+    table.compact()
+    table.create_index("v")
+    assert jobs(table, EAGER) == []
+    more = [{"id": key, "v": "b"} for key in range(100, 120)]
+    schema = lance.dataset(table.uri).schema
+    lance.write_dataset(pa.Table.from_pylist(more, schema=schema), table.uri, mode="append")
+    table = again(table)
+    (job,) = weir.due(table, EAGER)
+    assert (job.job, job.reason) == ("compact", "indexes lack rows of the base: v_idx (20)")
+    (done,) = do(table, EAGER)
+    assert done.result == "succeeded"
+    (index,) = again(table).indexes()
+    assert (index.rows_indexed, index.rows_not_indexed) == (30, 0)
+    assert jobs(table, EAGER) == []
 
 
 def test_collection_is_due_at_an_interval_from_the_last_one(tmp_path: Path) -> None:
@@ -283,12 +307,35 @@ def test_the_record_stays_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"gc": "soon"}, {"take_over": -1}, {"min_age": "8d"}, {"silent_after": "x"}],
-    ids=lambda settings: next(iter(settings)),
+    [
+        {"gc": "soon"},
+        {"take_over": -1},
+        {"min_age": "8d"},
+        {"silent_after": "x"},
+        {"silent_after": None},
+        {"compact": "1h"},
+        {"checkpoints": [{"name": "daily"}]},
+    ],
+    ids=str,
 )
 def test_a_policy_is_checked_when_it_is_made(settings: dict[str, Any]) -> None:
     with pytest.raises(weir.InvalidInput, match=next(iter(settings))):
         weir.KeepPolicy(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"generations": 0}, {"bytes": "1G"}, {"age": "soon"}], ids=str
+)
+def test_bounds_of_compaction_are_checked_when_they_are_made(settings: dict[str, Any]) -> None:
+    with pytest.raises(weir.InvalidInput, match=f"CompactionPolicy.{next(iter(settings))}"):
+        weir.CompactionPolicy(**settings)
+
+
+def test_something_that_is_no_policy_is_refused(tmp_path: Path) -> None:
+    given: Any = {"gc": "1h"}
+    table = make(tmp_path / "t")
+    with pytest.raises(weir.InvalidInput, match=r"expected a weir\.KeepPolicy"):
+        weir.due(table, given)
 
 
 def test_what_waits_is_measured_alike_by_due_and_by_stats(tmp_path: Path) -> None:

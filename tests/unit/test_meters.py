@@ -15,6 +15,7 @@ from tests.support.moments import make, put
 from weir.env import Env
 from weir.meters import (
     APPEND_SECONDS,
+    CACHES,
     ENTRY_PUTS,
     KEEP_JOBS,
     METRICS,
@@ -23,6 +24,7 @@ from weir.meters import (
     REQUEST_SECONDS,
     ROWS,
     WRITERS,
+    Labels,
     Meters,
     Metric,
 )
@@ -50,7 +52,7 @@ def test_nothing_is_measured_until_somebody_asks(tmp_path: Path) -> None:
     with table.writer() as writer:
         put(writer, [1], "a")
     assert samples(env.meters.page())["weir_puts_total"] == 0
-    assert not env.meters._histograms
+    assert not env.meters._series
     metrics(env=env)
     with table.writer() as writer:
         put(writer, [2], "a")
@@ -72,10 +74,35 @@ def test_writers_readers_and_upkeep_are_measured(tmp_path: Path) -> None:
     assert found["weir_log_entry_bytes_total"] > 100
     assert found["weir_log_entry_puts_count"] == found["weir_log_entries_total"]
     assert found["weir_flush_rows_total"] == 3
+    # Rows are durable before their MemTable is flushed.
+    assert found["weir_flush_age_seconds_count"] == found["weir_flush_seconds_count"] > 0
+    assert found["weir_flush_age_seconds_sum"] > found["weir_flush_seconds_sum"]
     assert found['weir_snapshot_seconds_count{freshness="durable"}'] >= 1
     assert found["weir_compact_rows_total"] == 3
     assert found["weir_compact_seconds_count"] == found["weir_gc_seconds_count"] == 1
     assert found['weir_store_request_seconds_count{verb="put_if_absent"}'] > 4
+
+
+def test_a_read_counts_its_rows_by_place_and_what_it_found_in_memory(tmp_path: Path) -> None:
+    env, table = kept(tmp_path / "t")
+    metrics(env=env)
+    with table.writer() as writer:
+        put(writer, [1, 2], "a")
+    table.compact()
+    writer = table.writer()
+    put(writer, [2, 3], "b")
+    for _ in range(2):
+        assert table.scan().to_table().num_rows == 3
+        assert table.get([1, 2]).num_rows == 2
+    writer.close()
+    found = samples(metrics(env=env))
+    assert found['weir_read_rows_total{level="fresh"}'] == 2 * 2
+    assert found['weir_read_rows_total{level="base"}'] == 2 * 2
+    for cache in ("bases", "keys"):  # the second read finds what the first one left
+        assert found[f'weir_cache_lookups_total{{cache="{cache}",result="miss"}}'] > 0
+        assert found[f'weir_cache_lookups_total{{cache="{cache}",result="hit"}}'] > 0
+    looked = {name.split('"')[1] for name in found if name.startswith("weir_cache_lookups")}
+    assert looked <= set(CACHES)
 
 
 def test_a_takeover_is_counted(tmp_path: Path) -> None:
@@ -96,9 +123,9 @@ def test_measuring_is_once_an_entry_and_not_once_a_put(tmp_path: Path) -> None:
     class Counting(Meters):
         calls = 0
 
-        def record(self, *steps: tuple[Metric, float]) -> None:
+        def record(self, *steps: tuple[Metric, float], labels: Labels = ()) -> None:
             Counting.calls += sum(metric in (PUTS, ROWS) for metric, _ in steps)
-            super().record(*steps)
+            super().record(*steps, labels=labels)
 
     env = Env(meters=Counting())
     table = make(tmp_path / "t", shards=1, env=env)
@@ -117,7 +144,7 @@ def test_buckets_are_cumulative_and_end_with_all() -> None:
     meters = Meters()
     meters.turn_on()
     for seconds in (0.0005, 0.001, 0.3, 99.0):
-        meters.observe(APPEND_SECONDS, seconds)
+        meters.add(APPEND_SECONDS, seconds)
     found = samples(meters.page())
     assert found['weir_log_append_seconds_bucket{le="0.001"}'] == 2
     assert found['weir_log_append_seconds_bucket{le="0.5"}'] == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,30 +134,18 @@ def status(call: Invocation, roots: Sequence[str], policy_file: Path | None) -> 
     Silent: due for longer than the policy's silent_after. The exit status is 1 if a job failed or
     is silent, or a table is damaged.
     """
-    from weir.env import SYSTEM
-    from weir.errors import WeirError
-    from weir.keep.discover import WORKERS, tables_below
-    from weir.keep.status import JobStatus, status_of
+    from weir.keep.discover import WORKERS
+    from weir.keep.keeper import Keeper
+    from weir.keep.status import JobStatus
 
-    policy = _load(policy_file)
-    searches = [tables_below(root, call.storage) for root in roots]
-    found = [uri for search in searches for uri in search.tables]
-    failed = [
-        JobStatus(each.uri, "find", "damaged" if each.is_damaged else "failed", each.said)
-        for search in searches
-        for each in search.failed
+    policy = replace(_load(policy_file), jobs=WORKERS)
+    keeper = Keeper(roots, policy, storage=call.storage, dry_run=True)
+    jobs = [
+        JobStatus(each.uri, each.job, each.result, each.said)
+        for each in keeper.once()
+        if each.job in ("find", "look") and each.result in ("failed", "damaged")
     ]
-
-    def look(uri: str) -> Sequence[JobStatus]:
-        chosen = policy.of(uri)
-        try:
-            return () if chosen is None else status_of(call.open(uri).core, chosen).jobs
-        except WeirError as error:
-            is_damaged = error.kind == "data"
-            return [JobStatus(uri, "look", "damaged" if is_damaged else "failed", str(error))]
-
-    looked = SYSTEM.threads.map(look, found, workers=WORKERS)
-    jobs = [*failed, *(job for each in looked for job in each)]
+    jobs += [job for kept in keeper.all_tables for job in kept.jobs]
     shown = [_standing(job) for job in jobs] or [output.aside("nothing was ever due")]
     call.out.show(jobs, *shown)
     if any(job.status in ("failed", "silent", "damaged") for job in jobs):

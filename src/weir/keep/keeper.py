@@ -26,6 +26,7 @@ from weir.records.keeping import KeepRecords, shortened
 from weir.store.open import normalize
 from weir.table import Table
 from weir.upkeep.due import KeepPolicy, Upkeep, look
+from weir.upkeep.gc.report import GcReport
 from weir.upkeep.perform import Engines, JobReport, perform
 
 logger = logging.getLogger("weir.keep")
@@ -52,6 +53,8 @@ class KeptTable:
     """What the last look found."""
     jobs: tuple[JobStatus, ...] = ()
     """The status of each job after the last look."""
+    collected: GcReport | None = None
+    """What the last collection left."""
     told: frozenset[str] = frozenset()
     """What was said about it and still holds."""
 
@@ -104,7 +107,7 @@ class Keeper:
         self._next_find = 0.0
         self._skipped: dict[str, Skipped] = {}
         """The folders that the last searches passed over, by their URI."""
-        watch(self, env.meters)
+        watch(lambda: self.all_tables, env)
 
     # -- called from anywhere, also from a signal handler ----------------------------------------
 
@@ -225,6 +228,8 @@ class Keeper:
                 engines = self._engines(kept.uri, found)
                 report = perform(core, job, policy, core.store.now, engines)
                 reports.append(report)
+                if isinstance(report.report, GcReport):
+                    kept.collected = report.report
                 if report.result == "damaged":
                     kept.is_news([shortened(report.said)], shortened(report.said))
                     break

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from weir.env import Env
 from weir.keep.status import JobStatus
 from weir.meters import (
     DEBT_BYTES,
     DEBT_ENTRIES,
     DEBT_GENERATIONS,
     DEBT_UNREAD,
+    DUE_SECONDS,
+    HELD,
+    HELD_OBJECTS,
     KEEP_DAMAGED,
     KEEP_FAILING,
     KEEP_LEFT,
     KEEP_SILENT,
     KEEP_TABLES,
     Labels,
-    Meters,
 )
 from weir.upkeep.due import Upkeep
+from weir.upkeep.gc.report import GcReport
 
 
 class Kept(Protocol):
@@ -28,31 +32,41 @@ class Kept(Protocol):
 
     found: Upkeep | None
     jobs: tuple[JobStatus, ...]
+    collected: GcReport | None
 
 
-class HasTables(Protocol):
-    """A keeper."""
-
-    @property
-    def all_tables(self) -> Sequence[Kept]:
-        """Its tables."""
-
-
-def watch(keeper: HasTables, meters: Meters) -> None:
-    """Let the gauges of this process show that keeper."""
+def watch(tables: Callable[[], Sequence[Kept]], env: Env) -> None:
+    """Let the gauges of this process show the keeper of those tables."""
+    meters = env.meters
 
     def total(read: str) -> Mapping[Labels, float]:
-        found = [kept.found for kept in keeper.all_tables if kept.found is not None]
+        found = [kept.found for kept in tables() if kept.found is not None]
         return {(): sum(getattr(each.debt, read) for each in found)}
 
     def counted(status: str) -> Mapping[Labels, float]:
-        jobs = [job for kept in keeper.all_tables for job in kept.jobs if job.status == status]
+        jobs = [job for kept in tables() for job in kept.jobs if job.status == status]
         return {(kind,): n for kind, n in Counter(j.job.partition(" ")[0] for j in jobs).items()}
 
     def number(status: str) -> Mapping[Labels, float]:
         return {(): sum(counted(status).values())}
 
-    meters.watch(KEEP_TABLES, lambda: {(): len(keeper.all_tables)})
+    def due() -> Mapping[Labels, float]:
+        longest: dict[Labels, float] = {}
+        for job in (job for kept in tables() for job in kept.jobs if job.due_since):
+            kind = (job.job.partition(" ")[0],)
+            # Not the store's clock, which is read by writing: nothing is decided by it.
+            waited = env.clock.wall() - (job.due_since or 0)
+            longest[kind] = max(waited, longest.get(kind, 0))
+        return longest
+
+    def held() -> Mapping[Labels, float]:
+        found: Counter[str] = Counter()
+        for kept in tables():
+            for kind in () if kept.collected is None else kept.collected.kinds.values():
+                found += kind.kept
+        return {(reason,): found[reason] for reason in HELD}
+
+    meters.watch(KEEP_TABLES, lambda: {(): len(tables())})
     meters.watch(KEEP_DAMAGED, lambda: number("damaged"))
     meters.watch(KEEP_LEFT, lambda: number("left"))
     meters.watch(KEEP_SILENT, lambda: counted("silent"))
@@ -61,3 +75,5 @@ def watch(keeper: HasTables, meters: Meters) -> None:
     meters.watch(DEBT_GENERATIONS, lambda: total("generations"))
     meters.watch(DEBT_BYTES, lambda: total("nbytes"))
     meters.watch(DEBT_UNREAD, lambda: total("unread"))
+    meters.watch(DUE_SECONDS, due)
+    meters.watch(HELD_OBJECTS, held)

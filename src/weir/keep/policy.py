@@ -31,14 +31,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from weir.durations import Duration, seconds
+from weir.durations import Duration, check_durations
 from weir.errors import InvalidInput
 from weir.upkeep.compact.policy import CompactionPolicy
 from weir.upkeep.due import CheckpointSchedule, KeepPolicy
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 _HEADER: Final = re.compile(r"\s*(\[\[|\[)\s*([A-Za-z0-9_.\- \"']+?)\s*\]\]?\s*(?:#.*)?")
+_FIELD: Final = re.compile(r"\w+\.(\w+): (.*)", re.DOTALL)
+"""What a policy says of a setting that it refuses."""
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_\-]+|\"[^\"]*\")\s*=")
 _DURATIONS: Final = ("every", "find")
 _COUNTS: Final = {
@@ -48,8 +54,6 @@ _COUNTS: Final = {
     "spark_bytes": (range(sys.maxsize), "a number of bytes"),
 }
 """What each may be, and how to say so."""
-_OWN: Final = (*_DURATIONS, *_COUNTS)
-_RULE: Final = tuple(f.name for f in fields(KeepPolicy))
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,15 @@ class KeeperPolicy:
     tables: Sequence[Rule] = ()
     """Exceptions; every rule that fits applies, in order."""
 
+    def __post_init__(self) -> None:
+        check_durations(self, *_DURATIONS)
+        for name, (allowed, said) in _COUNTS.items():
+            value = getattr(self, name)
+            if value is None and name != "jobs":
+                continue
+            if type(value) is not int or value not in allowed:
+                raise InvalidInput(f"KeeperPolicy.{name}: expected {said}, got {value!r}")
+
     def of(self, uri: str) -> KeepPolicy | None:
         """The policy for the table at `uri`; None: it is left alone."""
         found, skip = self.defaults, False
@@ -117,34 +130,37 @@ class _Reader:
         self._lines = _lines(text)
 
     def policy(self, content: Mapping[str, Any]) -> KeeperPolicy:
-        self._only(content, (*_OWN, "defaults", "tables"), ())
-        found: dict[str, Any] = {}
-        for name in _DURATIONS:
-            if name in content:
-                found[name] = self._duration(content[name], (name,))
-        for name in _COUNTS:
-            if name in content:
-                found[name] = self._number(content[name], name)
-        made = KeeperPolicy(**found)
+        own = {name: v for name, v in content.items() if name not in ("defaults", "tables")}
+        made = self._with(KeeperPolicy(), own, (), also=("defaults", "tables"))
         section = self._table(content.get("defaults", {}), ("defaults",))
         defaults = self._keep(KeepPolicy(), section, ("defaults",))
         rules = content.get("tables", [])
         if not isinstance(rules, list):
             raise self._wrong(("tables",), "write [[tables]], with two brackets")
-        made = replace(made, defaults=defaults)
         return replace(
             made,
+            defaults=defaults,
             tables=tuple(
                 self._rule(self._table(rule, ("tables", n)), ("tables", n), defaults)
                 for n, rule in enumerate(rules)
             ),
         )
 
-    def _number(self, value: object, name: str) -> int:
-        allowed, said = _COUNTS[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
-            raise self._wrong((name,), f"expected {said}, got {value!r}")
-        return value
+    def _with(self, base: T, section: Mapping[str, Any], at: _At, *, also: Sequence[str] = ()) -> T:
+        """`base` with those settings, which it checks itself; false is None. `also` are settings
+        that others read."""
+        known = [each.name for each in fields(base)]
+        for name in section:
+            if name not in known:
+                choices = ", ".join(dict.fromkeys((*also, *known)))
+                raise self._wrong((*at, name), f"there is no such setting; there are: {choices}")
+        values = {name: None if v is False else v for name, v in section.items()}
+        try:
+            return replace(base, **values)
+        except InvalidInput as error:
+            named = _FIELD.fullmatch(str(error))
+            name, said = named.groups() if named else (next(iter(section)), str(error))
+            raise self._wrong((*at, name), said) from error
 
     def _rule(self, section: Mapping[str, Any], at: _At, defaults: KeepPolicy) -> Rule:
         settings = {k: v for k, v in section.items() if k not in ("match", "skip")}
@@ -157,40 +173,15 @@ class _Reader:
         return Rule(match, skip, {name: getattr(kept, name) for name in settings})
 
     def _keep(self, base: KeepPolicy, section: Mapping[str, Any], at: _At) -> KeepPolicy:
-        self._only(section, _RULE, at)
-        values: dict[str, Any] = {}
-        for name, value in section.items():
-            here = (*at, name)
-            if name == "compact":
-                values[name] = self._compact(value, here, base.compact)
-            elif name == "checkpoints":
-                values[name] = self._checkpoints(value, here)
-            elif value is False and name in ("drop_expired", "take_over", "gc"):
-                values[name] = None
-            else:
-                values[name] = self._duration(value, here)
-        try:
-            return replace(base, **values)
-        except InvalidInput as error:
-            raise self._wrong((*at, *list(section)[:1]), str(error)) from error
-
-    def _compact(
-        self, value: object, at: _At, base: CompactionPolicy | None
-    ) -> CompactionPolicy | None:
-        if value is False:
-            return None
-        section = self._table(value, at)
-        self._only(section, tuple(f.name for f in fields(CompactionPolicy)), at)
-        values: dict[str, Any] = {}
-        for name, given in section.items():
-            here = (*at, name)
-            if name == "age":
-                values[name] = None if given is False else self._duration(given, here)
-            elif isinstance(given, bool) or not isinstance(given, int) or given < 1:
-                raise self._wrong(here, f"expected a whole number above 0, got {given!r}")
-            else:
-                values[name] = given
-        return replace(base or CompactionPolicy(), **values)
+        also = ("match", "skip") if at[:1] == ("tables",) else ()
+        values = dict(section)
+        if values.get("compact"):
+            here = (*at, "compact")
+            part = self._table(values["compact"], here)
+            values["compact"] = self._with(base.compact or CompactionPolicy(), part, here)
+        if "checkpoints" in values:
+            values["checkpoints"] = self._checkpoints(values["checkpoints"], (*at, "checkpoints"))
+        return self._with(base, values, at, also=also)
 
     def _checkpoints(self, value: object, at: _At) -> tuple[CheckpointSchedule, ...]:
         if not isinstance(value, list):
@@ -198,40 +189,15 @@ class _Reader:
         made = []
         for n, each in enumerate(value):
             section = self._table(each, (*at, n))
-            self._only(section, ("name", "every", "keep"), (*at, n))
-            values = dict(section)
-            if not isinstance(values.get("name"), str):
+            if "name" not in section:
                 raise self._wrong((*at, n), "a schedule needs a name")
-            if values.get("keep") is False:
-                values["keep"] = None
-            for name in ("every", "keep"):
-                if values.get(name) is not None:
-                    values[name] = self._duration(values[name], (*at, n, name))
-            try:
-                made.append(CheckpointSchedule(**values))
-            except InvalidInput as error:
-                raise self._wrong((*at, n, "name"), str(error)) from error
+            made.append(self._with(CheckpointSchedule("unnamed"), section, (*at, n)))
         return tuple(made)
-
-    def _duration(self, value: object, at: _At) -> float:
-        try:
-            if isinstance(value, bool) or not isinstance(value, str | int | float):
-                raise InvalidInput(f"expected seconds or text such as '15m', got {value!r}")
-            return seconds(value, name=str(at[-1]))
-        except InvalidInput as error:
-            raise self._wrong(at, str(error)) from error
 
     def _table(self, value: object, at: _At) -> Mapping[str, Any]:
         if not isinstance(value, dict):
             raise self._wrong(at, f"expected a table of settings, got {value!r}")
         return value
-
-    def _only(self, section: Mapping[str, Any], known: Sequence[str], at: _At) -> None:
-        more = ("match", "skip") if at[:1] == ("tables",) and len(at) == 2 else ()
-        for name in section:
-            if name not in known and name not in more:
-                choices = ", ".join((*more, *known))
-                raise self._wrong((*at, name), f"there is no such setting; there are: {choices}")
 
     def _wrong(self, at: _At, problem: str) -> InvalidInput:
         """The error for what is at that place of the file."""

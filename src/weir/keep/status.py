@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weir.durations import seconds
-from weir.records.keeping import Keeping, KeepRecords, Outcome
-from weir.routing.core import Core
-from weir.upkeep.due import DueJob, KeepPolicy, Upkeep, look
+from weir.records.keeping import Keeping, Outcome
+from weir.upkeep.due import DueJob, KeepPolicy, Upkeep
 
 Standing = Literal["succeeded", "failed", "silent", "due", "damaged", "left"]
 """`silent`: due for longer than it should be, and nobody said why; `due`: not for long; `left`: a
@@ -29,23 +28,6 @@ class JobStatus:
     due_since: float | None = None
     failures: int = 0
     next_try: float | None = None
-
-
-@dataclass(frozen=True)
-class TableStatus:
-    """One table, as its record and a look at it show it."""
-
-    uri: str
-    jobs: tuple[JobStatus, ...]
-    found: Upkeep
-
-
-def status_of(core: Core, policy: KeepPolicy) -> TableStatus:
-    """Look at one table and its record. The requests of `weir.due`, and two more."""
-    now = core.store.now()
-    found = look(core, policy, lambda: now)
-    known = KeepRecords(core.store, core.env).latest()
-    return TableStatus(core.uri, statuses(found, known, policy, now), found)
 
 
 def statuses(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from weir.env import Env
+from weir.meters import CACHE_LOOKUPS
 
 V = TypeVar("V")
 
@@ -18,8 +19,11 @@ class ByteCache(Generic[V]):
     (immutable, hence equal), but they never wait for each other's reads.
     """
 
-    def __init__(self, limit_bytes: int, env: Env) -> None:
+    def __init__(self, limit_bytes: int, env: Env, name: str | None = None) -> None:
+        """`name` is that in the metrics; without one it is not measured."""
         self._limit_bytes = limit_bytes
+        self._meters = None if name is None else env.meters
+        self._name = name or ""
         self._lock = env.threads.lock()
         self._entries: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
         self._bytes = 0
@@ -33,10 +37,11 @@ class ByteCache(Generic[V]):
         """The value, now the most recently used, or None."""
         with self._lock:
             entry = self._entries.get(key)
-            if entry is None:
-                return None
-            self._entries.move_to_end(key)
-            return entry[0]
+            if entry is not None:
+                self._entries.move_to_end(key)
+        if self._meters is not None and self._meters.is_on:
+            self._meters.add(CACHE_LOOKUPS, 1, self._name, "miss" if entry is None else "hit")
+        return None if entry is None else entry[0]
 
     def put(self, key: Hashable, value: V, size_bytes: int) -> V:
         """Cache and return `value`; one larger than the whole bound is returned uncached."""

@@ -61,7 +61,7 @@ class FileLookups:
 
     def __init__(self, env: Env) -> None:
         self._rows = RowBlocks(env)
-        self._keys: ByteCache[KeyIndex] = ByteCache(KEY_CACHE_BYTES, env)
+        self._keys: ByteCache[KeyIndex] = ByteCache(KEY_CACHE_BYTES, env, "keys")
         self._sessions: ByteCache[FragmentSession] = ByteCache(_SESSIONS_LIMIT, env)
         self._coded: tuple[pa.Table, Codes] | None = None
 

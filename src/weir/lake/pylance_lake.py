@@ -64,8 +64,8 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
         self._lookups = FileLookups(env)
         if env.pace is not None:
             env.pace.watch(self.datasets)
-        self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env)
-        self._sstables: ByteCache[LanceSsTable] = ByteCache(_SSTABLES_LIMIT, env)
+        self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env, "bases")
+        self._sstables: ByteCache[LanceSsTable] = ByteCache(_SSTABLES_LIMIT, env, "sstables")
 
     def __repr__(self) -> str:
         return f"PylanceLake({self.uri})"

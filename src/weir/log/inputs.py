@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.python_values import rows_at_once
+
+T = TypeVar("T")
 
 RUN_ROWS: Final = 10_000
 """How many rows of an iterable become one batch."""
@@ -90,7 +92,12 @@ def row_parts(data: Any) -> Iterator[pa.RecordBatch | list[Mapping[str, Any]]]:
     """Rows in any accepted form, in order: Arrow as batches, all others as runs of dicts."""
     if isinstance(data, list) and set(map(type, data)) == {dict}:
         yield data
-        return
+    else:
+        yield from parts_of(data, as_dict)
+
+
+def parts_of(data: Any, read: Callable[[Any], T]) -> Iterator[pa.RecordBatch | list[T]]:
+    """`row_parts`, with what `read` makes of each row that is not Arrow."""
     found = arrow_batches(data)
     if found is not None:
         yield from found
@@ -102,11 +109,11 @@ def row_parts(data: Any) -> Iterator[pa.RecordBatch | list[Mapping[str, Any]]]:
             f"cannot read rows from {type(data).__name__}; pass a RecordBatch, Table,"
             " RecordBatchReader, DataFrame, dicts, or objects with named fields"
         )
-    run: list[Mapping[str, Any]] = []
+    run: list[T] = []
     for item in data:
         found = None if is_row(item) else arrow_batches(item)
         if found is None:
-            run.append(as_dict(item))
+            run.append(read(item))
         if run and (found is not None or len(run) == RUN_ROWS):
             yield run
             run = []

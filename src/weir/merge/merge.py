@@ -27,6 +27,7 @@ from weir.keys.keyset import KeySet, gathered, unseen
 from weir.lake.api import Base, Scanned
 from weir.lake.filters import filter_columns, filter_rows
 from weir.merge.levels import Level, level_schema, shaped
+from weir.meters import READ_ROWS
 
 T = TypeVar("T")
 Belongs = Callable[[pa.RecordBatch], pa.Array]
@@ -312,6 +313,7 @@ class _Plan:
             limit=limit,
         )
         for batch in rows:
+            self.env.meters.add(READ_ROWS, batch.num_rows, "base")
             yield batch if self.belongs is None else batch.filter(self.belongs(batch))
 
     def _fresh(self, seen: KeySet) -> Iterator[pa.RecordBatch]:
@@ -360,6 +362,7 @@ class _Plan:
     ) -> Iterator[pa.RecordBatch]:
         """The rows that are neither deleted nor expired; no batch is empty."""
         for batch in batches:
+            self.env.meters.add(READ_ROWS, batch.num_rows, "fresh")
             live = self._live(batch)
             if live.num_rows:
                 yield shaped(live, rows_of)

@@ -49,8 +49,8 @@ class ReadCache:
         kept = _READS_KEPT * env.limits.read_bytes
         self.common = CommonLevel(env)
         # Entries are keyed by their place, which never holds other bytes.
-        self._entries: ByteCache[WalEntry] = ByteCache(kept, env)
-        self._tails: ByteCache[_HeldTail] = ByteCache(kept, env)
+        self._entries: ByteCache[WalEntry] = ByteCache(kept, env, "entries")
+        self._tails: ByteCache[_HeldTail] = ByteCache(kept, env, "tails")
         self._small: ByteCache[tuple[TableSchema, pa.RecordBatch]] = ByteCache(COMMON_BYTES, env)
 
     def keep(self, site: ShardSite, position: Position, data: bytes) -> None:

@@ -112,7 +112,7 @@ def take_snapshot(
         return _take(core, freshness, choose)
     began = clock.boottime()
     taken = _take(core, freshness, choose)
-    meters.observe(SNAPSHOT_SECONDS, clock.boottime() - began, freshness)
+    meters.add(SNAPSHOT_SECONDS, clock.boottime() - began, freshness)
     return taken
 
 

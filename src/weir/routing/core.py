@@ -317,7 +317,7 @@ class Core:
         Lists the store, not the record: native writers and other processes add shards. Leaves out
         those that are finished (C-17).
         """
-        found, finished = self.all_shard_ids(), self.record.finished
+        found, finished = self.all_shard_ids(), frozenset(self.record.finished)
         return [shard for shard in found if shard not in finished] if finished else found
 
     def all_shard_ids(self) -> list[UUID]:

@@ -17,7 +17,7 @@ from weir.errors import InvalidInput
 from weir.format.exact import cast_exactly
 from weir.format.python_values import from_python
 from weir.format.sharding import PerWriter, Router, Value
-from weir.log.inputs import RUN_ROWS, arrow_batches, arrow_column, as_dict, is_row
+from weir.log.inputs import arrow_batches, arrow_column, as_dict, is_row, parts_of
 from weir.records.table import TableRecord
 from weir.routing.core import Core
 from weir.routing.shards import Shard
@@ -93,7 +93,7 @@ class Ways:
     def shards_of(self, data: Any) -> list[Shard]:
         """The shard of each row or key."""
         if self._column is None:
-            return [shard for n in _counts(data) for shard in [self._shard(None)] * n]
+            return [self._shard(None)] * _count(data)
         return [
             shard for part in self._arrays(data, self._column) for shard in self._of_array(part)
         ]
@@ -119,21 +119,11 @@ class Ways:
         if keys is not None:
             yield self._cast(self._of_key_column(keys), name)
             return
-        batches = arrow_batches(data)
-        if batches is not None:
-            yield from (self._of_batch(batch, name) for batch in batches if batch.num_rows)
-            return
-        run: list[object] = []
-        for item in _items(data):
-            batches = None if is_row(item) else arrow_batches(item)
-            if batches is None:
-                run.append(self._given(item, name))
-            if run and (batches is not None or len(run) == RUN_ROWS):
-                yield self._array(run, name)
-                run = []
-            yield from (self._of_batch(batch, name) for batch in batches or () if batch.num_rows)
-        if run:
-            yield self._array(run, name)
+        for part in parts_of(_items(data), lambda item: self._given(item, name)):
+            if not isinstance(part, pa.RecordBatch):
+                yield self._array(part, name)
+            elif part.num_rows:
+                yield self._of_batch(part, name)
 
     def _of_batch(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         if name in batch.schema.names:
@@ -201,15 +191,10 @@ def _items(data: Any) -> Iterable[object]:
     return data
 
 
-def _counts(data: Any) -> Iterator[int]:
-    """How many rows there are, part by part."""
+def _count(data: Any) -> int:
+    """How many rows or keys there are."""
     column = arrow_column(data)
-    batches = arrow_batches(data) if column is None else None
     if column is not None:
-        yield len(column)
-    elif batches is not None:
-        yield from (batch.num_rows for batch in batches)
-    else:
-        for item in _items(data):
-            inner = None if is_row(item) else arrow_batches(item)
-            yield 1 if inner is None else sum(batch.num_rows for batch in inner)
+        return len(column)
+    parts = parts_of(_items(data), lambda item: item)
+    return sum(p.num_rows if isinstance(p, pa.RecordBatch) else len(p) for p in parts)

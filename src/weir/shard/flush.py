@@ -28,7 +28,7 @@ from weir.format.wal_entry import Fill, WalEntry
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
-from weir.meters import FLUSH, FLUSH_FAILURES, FLUSH_ROWS, FLUSH_SECONDS, Facts
+from weir.meters import FLUSH, FLUSH_AGE, FLUSH_FAILURES, FLUSH_ROWS, FLUSH_SECONDS, Facts
 from weir.search.memory import WriterIndexes
 from weir.shard.ending import internal
 from weir.shard.memtable import MemTable, MemTables
@@ -114,22 +114,23 @@ class Flusher:
     def attend(self) -> None:
         """Rows may have become durable in the active MemTable: flush it when they are too old."""
         table = self._memtables.active
-        if self._age is None or table.first_position is None:
+        if table.first_position is None:
             return
-        if table.old_at is None:
-            table.old_at = self._env.clock.boottime() + self._age
+        if table.since is None:
+            table.since = self._env.clock.boottime()
         ages = self._state.crowd.ages
-        if self not in ages:
-            ages.add(self, table.old_at, self._env)
+        if self._age is not None and self not in ages:
+            ages.add(self, table.since + self._age, self._env)
 
     def flush_aged(self, now: float) -> float | None:
         """Freeze the active MemTable if it is too old; otherwise return when it will be, if it
         holds rows."""
-        old_at = self._memtables.active.old_at
-        if old_at is None or self._state.stopping or self._state.failure is not None:
+        since = self._memtables.active.since
+        is_over = self._state.stopping or self._state.failure is not None
+        if since is None or self._age is None or is_over:
             return None
-        if old_at > now:
-            return old_at
+        if since + self._age > now:
+            return since + self._age
         self._memtables.active.is_aged = True
         self._memtables.freeze()
         self.wake()
@@ -324,11 +325,13 @@ class Flusher:
 
         self._env.meters.traced(FLUSH, repeated, facts, self._env.clock)
         self._under_way = None
-        took = self._env.clock.boottime() - began
+        now = self._env.clock.boottime()
+        took = now - began
         self._counters.flushes += 1
         self._counters.flushed_rows += table.rows
         self._counters.flush_seconds += took
-        self._env.meters.observe(FLUSH_SECONDS, took)
+        self._env.meters.add(FLUSH_SECONDS, took)
+        self._env.meters.add(FLUSH_AGE, now - (began if table.since is None else table.since))
         self._env.meters.add(FLUSH_ROWS, table.rows)
         logger.info(
             "flush.published %s generation=%d rows=%d seconds=%.3f",

@@ -48,8 +48,8 @@ class MemTable:
         self.puts = 0
         self.first_position: Position | None = None
         """Position of the first entry that feeds this generation, once durable."""
-        self.old_at: float | None = None
-        """When its first rows will be too old to wait for more (`max_memtable_age`)."""
+        self.since: float | None = None
+        """When its first rows were seen to be durable, by the monotonic clock."""
         self.is_aged = False
         """It was closed for that reason, not full."""
         self.tokens: dict[str, int] = {}

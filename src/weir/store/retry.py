@@ -204,7 +204,7 @@ class RetryingStore:
         try:
             return call()
         finally:
-            self._env.meters.observe(REQUEST_SECONDS, clock.boottime() - began, verb)
+            self._env.meters.add(REQUEST_SECONDS, clock.boottime() - began, verb)
 
     def _repeat(self, verb: str, call: Callable[[], T]) -> T:
         if not self._env.meters.is_on:

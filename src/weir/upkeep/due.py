@@ -11,12 +11,12 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from weir.durations import Duration, seconds
+from weir.durations import Duration, check_durations, seconds
 from weir.errors import InvalidInput
 from weir.read.survey import ShardSurvey, Survey, last_written, survey
 from weir.records.checkpoints import check_name
@@ -26,7 +26,8 @@ from weir.routing.core import Core, HasCore
 from weir.routing.writer_shard import has_own_writer
 from weir.upkeep.compact.logs import becomes_sstables
 from weir.upkeep.compact.policy import CompactionPolicy, Now
-from weir.upkeep.silent import SilentShard, find_silent
+from weir.upkeep.indexes import lacking
+from weir.upkeep.silent import find_silent
 
 JobKind = Literal["flush", "compact", "checkpoint", "gc"]
 
@@ -43,8 +44,10 @@ class CheckpointSchedule:
     """How long each is kept; None: until it is deleted."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InvalidInput(f"CheckpointSchedule.name: expected text, got {self.name!r}")
         check_name(self.name)
-        _check(self, "every", "keep")
+        check_durations(self, "every", optional=["keep"])
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,16 @@ class KeepPolicy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "checkpoints", tuple(self.checkpoints))
-        _check(self, "drop_expired", "take_over", "gc", "silent_after")
-        _check(self, "min_age", "fence_retention")
+        optional = ["drop_expired", "take_over", "gc"]
+        check_durations(self, "min_age", "fence_retention", "silent_after", optional=optional)
+        if not isinstance(self.compact, CompactionPolicy | None):
+            raise InvalidInput(
+                f"KeepPolicy.compact: expected a CompactionPolicy or None, got {self.compact!r}"
+            )
+        if not all(isinstance(each, CheckpointSchedule) for each in self.checkpoints):
+            raise InvalidInput(
+                f"KeepPolicy.checkpoints: expected CheckpointSchedules, got {self.checkpoints!r}"
+            )
         if seconds(self.fence_retention) < seconds(self.min_age):
             raise InvalidInput("KeepPolicy: fence_retention must be at least min_age")
 
@@ -152,9 +163,12 @@ def due(table: HasCore, policy: KeepPolicy | None = None) -> Upkeep:
     """Which upkeep the table needs now, and why, by `policy` (None: the defaults).
 
     Changes nothing. A survey of the shards, the record of upkeep, the consumers, the checkpoints if
-    some are scheduled, a listing or two for ages, and a small write to read the store's clock.
+    some are scheduled, the indexes, a listing or two for ages, and a small write to read the
+    store's clock.
     Raises what a read raises: `MissingEntry` or `CorruptEntry` for a damaged table, `StoreError`.
     """
+    if not isinstance(policy, KeepPolicy | None):
+        raise InvalidInput(f"due: expected a weir.KeepPolicy or None, got {policy!r}")
     core = table.core
     return look(core, policy or KeepPolicy(), core.store.now)
 
@@ -250,19 +264,19 @@ class _Look:
         if policy is None:
             return
         found = policy.reason(self.core, self.seen, lambda: self.now)
-        silent = [] if found is not None else self._silent()
+        silent = [] if found is not None else find_silent(self.core, self.seen, lambda: self.now)
         if found is not None:
             yield self._job("compact", found.text, found.since)
         elif silent:
             text = f"the writers of {len(silent)} shards fell silent; these are sealed and folded"
             yield self._job("compact", text)
+        elif lagging := lacking(self.core):
+            told = ", ".join(f"{index.name} ({index.rows_not_indexed})" for index in lagging)
+            yield self._job("compact", f"indexes lack rows of the base: {told}")
         elif self.seen.base.expire is not None and self.policy.drop_expired is not None:
             at = self._follows("compact", self.policy.drop_expired)
             if at is not None:
                 yield self._job("compact", "expired rows are to be dropped", at)
-
-    def _silent(self) -> list[SilentShard]:
-        return find_silent(self.core, self.seen, lambda: self.now)
 
     def collect(self) -> Iterator[DueJob]:
         if self.policy.gc is None:
@@ -304,18 +318,7 @@ class _Look:
     ) -> DueJob:
         made = DueJob(job, reason, since, logs=logs, schedule=schedule)
         last = self.known.of(made.key)
-        return DueJob(
-            job,
-            reason,
-            since if not last.due_since else min(last.due_since, since or last.due_since),
-            last.next_try if last.failures and last.next_try > self.now else None,
-            logs,
-            schedule,
-        )
-
-
-def _check(policy: object, *names: str) -> None:
-    for name in names:
-        value = getattr(policy, name)
-        if value is not None:
-            seconds(value, name=f"{type(policy).__name__}.{name}")
+        if last.due_since:
+            made = replace(made, since=min(last.due_since, since or last.due_since))
+        is_early = last.failures > 0 and last.next_try > self.now
+        return replace(made, not_before=last.next_try) if is_early else made

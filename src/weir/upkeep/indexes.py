@@ -8,9 +8,24 @@ told of the indexes is in the MemWAL index entry, which the next compaction brin
 
 from __future__ import annotations
 
+from typing import Final
+
 from weir.lake.api import Lake
 from weir.lake.base.indexes import IndexSpec, TableIndex
 from weir.routing.core import Core
+
+LACKING: Final = 0.1
+"""From this share of the base's rows on that an index lacks, extending it is work of its own."""
+
+
+def lacking(core: Core) -> list[TableIndex]:
+    """The indexes that lack many rows, which a load or another program brought: compaction extends
+    them with the rows that it folds. One listing, one head."""
+    return [
+        index
+        for index in core.lake.indexes()
+        if index.rows_not_indexed > LACKING * (index.rows_indexed + index.rows_not_indexed)
+    ]
 
 
 def create_index(core: Core, spec: IndexSpec) -> str:

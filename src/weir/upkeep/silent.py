@@ -8,7 +8,6 @@ A writer that lives after all meets the seal, and goes on in another shard (C-18
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 from uuid import UUID
 
 from weir.errors import WeirError
@@ -22,42 +21,30 @@ from weir.upkeep.owner import Owner
 logger = logging.getLogger("weir.upkeep")
 
 
-class SilentShard(NamedTuple):
-    """A shard whose writer has not left and wrote nothing for the table's time."""
-
-    shard: UUID
-    since: float
-    """When it wrote the last entry or fence, by the clock of the store that holds it (F-18)."""
-
-
-def find_silent(core: Core, seen: Survey, now: Now) -> list[SilentShard]:
-    """The silent shards. Where writers have shards of their own, `last_written` of those that have
-    an owner; otherwise no request."""
+def find_silent(core: Core, seen: Survey, now: Now) -> list[UUID]:
+    """The shards whose writer has not left and wrote nothing for the table's time, by the clock of
+    the store that holds the log (F-18). Where writers have shards of their own, `last_written` of
+    those that have an owner; otherwise no request."""
     sharding = core.record.sharding
     if not isinstance(sharding, PerWriter):
         return []
     owned = [one for one in seen if has_own_writer(core, one.manifest)]
-    if not owned:
-        return []
     written = last_written(core, owned)
-    moment = now()
-    return [
-        SilentShard(shard, at)
-        for shard, at in written.items()
-        if moment - at >= sharding.silent_after_s  # guard: C-18 test_per_writer
-    ]
+    before = now() - sharding.silent_after_s if written else 0.0
+    # guard: C-18 test_per_writer
+    return [shard for shard, at in written.items() if at <= before]
 
 
 def seal_silent(core: Core, seen: Survey) -> tuple[int, list[str]]:
     """Seal them; returns how many were sealed, and a sentence for each that could not be."""
     silent = find_silent(core, seen, core.store.now)
 
-    def seal(one: SilentShard) -> str | None:
+    def seal(shard: UUID) -> str | None:
         try:
-            Owner(core, one.shard).seal()
+            Owner(core, shard).seal()
         except WeirError as failed:  # the others need not wait for it
-            return f"shard {one.shard}: its writer is silent, but it was not sealed: {failed}"
-        logger.info("shard.silent table=%s shard=%s since=%.0f", core.uri, one.shard, one.since)
+            return f"shard {shard}: its writer is silent, but it was not sealed: {failed}"
+        logger.info("shard.silent table=%s shard=%s", core.uri, shard)
         return None
 
     told = core.env.threads.map(seal, silent, workers=CONCURRENCY)

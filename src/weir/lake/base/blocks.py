@@ -33,7 +33,7 @@ class RowBlocks:
     """The blocks of one table's files. Safe to share between threads."""
 
     def __init__(self, env: Env, limit_bytes: int = ROW_CACHE_BYTES) -> None:
-        self._blocks: ByteCache[pa.Table] = ByteCache(limit_bytes, env)
+        self._blocks: ByteCache[pa.Table] = ByteCache(limit_bytes, env, "rows")
         self._touched: ByteCache[bool] = ByteCache(_TOUCHES_LIMIT, env)
         self._rows_per_block: ByteCache[int] = ByteCache(_TOUCHES_LIMIT, env)
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from weir.durations import Duration, seconds
+from weir.durations import Duration, check_durations, seconds
+from weir.errors import InvalidInput
 from weir.format import paths
 from weir.read.survey import ShardSurvey, Survey, survey
 from weir.records.cut import ShardCut
@@ -40,6 +41,15 @@ class CompactionPolicy:
     """How long the oldest waiting SSTable or log entry has waited; None: no limit."""
     entries: int = 2_500
     """Waiting log entries of one shard, where logs are folded. Each costs a reader a request."""
+
+    def __post_init__(self) -> None:
+        check_durations(self, optional=["age"])
+        for name in ("generations", "bytes", "entries"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise InvalidInput(
+                    f"CompactionPolicy.{name}: expected a whole number above 0, got {value!r}"
+                )
 
     def due(self, table: HasCore) -> str | None:
         """The reason to compact now, or None. A survey, and a few requests more for the age."""

@@ -49,6 +49,7 @@ from weir.upkeep.compact.progress import may_have_lost, require_no_lost_rows
 from weir.upkeep.compact.split import hide_tasks, make_tasks
 from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.expire import drop_expired, drops_at
+from weir.upkeep.indexes import lacking
 from weir.upkeep.owner import Owner
 from weir.upkeep.pinning import require_above_base_floor
 from weir.upkeep.silent import seal_silent
@@ -129,7 +130,8 @@ def compact(
         report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
         if report.skipped is None:
             report.rows_expired = drop_expired(core)
-        if report.base_version is not None or report.rows_expired:
+        has_changed = report.base_version is not None or report.rows_expired > 0
+        if has_changed or (indexes and report.skipped is None and lacking(core)):
             report.notes += tidy(
                 core, indexes=indexes, rewrite=rewrite, engine=runner, progress=progress
             )
@@ -144,7 +146,7 @@ def compact(
             " again"
         ) from sealed
     report.seconds = run.core.env.clock.boottime() - began
-    core.env.meters.observe(COMPACT_SECONDS, report.seconds)
+    core.env.meters.add(COMPACT_SECONDS, report.seconds)
     core.env.meters.add(COMPACT_ROWS, report.rows_written)
     logger.info(
         "compact.done table=%s job=%s rows=%d deleted=%d seconds=%.3f",

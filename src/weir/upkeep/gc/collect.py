@@ -122,7 +122,7 @@ def collect(
     report.seconds = core.env.clock.boottime() - began
     if not dry_run:
         meters = core.env.meters
-        meters.observe(GC_SECONDS, report.seconds)
+        meters.add(GC_SECONDS, report.seconds)
         meters.add(GC_OBJECTS, report.deleted)
         meters.add(GC_BYTES, report.deleted_bytes)
     logger.info(

@@ -1,0 +1,33 @@
+"""A producer: appends events, beside any number of others, until it is told to stop.
+
+    python produce.py TABLE NAME
+
+Prints the number of each event once it is durable.
+"""
+
+import itertools
+import signal
+import sys
+import time
+
+import weir
+
+
+def main(uri: str, name: str) -> None:
+    stops: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    # Each writer of this table has a shard of its own, so producers never meet.
+    with weir.open(uri).writer() as writer:
+        for number in itertools.count():
+            if stops:
+                return  # the writer closes, and its shard is the next one's
+            try:
+                writer.put({"producer": name, "number": number, "page": f"/{number % 7}"})
+            except weir.UnknownOutcome:
+                continue  # it was frozen in the midst of a put: this event may be in the table
+            print(number, flush=True)
+            time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
