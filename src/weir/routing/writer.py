@@ -197,14 +197,14 @@ class TableWriter:
         Thousands of tasks share entries, and wait for room instead of failing. A task that is
         cancelled leaves its put under way: `flush_wal` or `close` makes it durable or raises.
         """
-        is_small = not self._is_over and as_small_put(data) is not None
-        way = self._route_cache.find(data) if is_small else None
-        if way is None:
+        small = None if self._is_over else as_small_put(data)
+        way = None if small is None else self._route_cache.find(data)
+        if small is None or way is None:
             return await self._awrite(await off_the_loop(self._intake.rows, data))
         record, shard, writer = way
         taken: Taken = []
         try:
-            return self._receipt(((shard, await writer.puts.aput(data, taken)),))
+            return self._receipt(((shard, await writer.puts.aput_small(small, taken)),))
         except WeirError as error:
             call = self._failed_put(shard, error, None)
             follow = partial(call.follow, self._split, record)

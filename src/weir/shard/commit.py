@@ -24,7 +24,6 @@ Keeps
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -417,7 +416,7 @@ class Committer:
         if state.booked == len(state.queue):
             return
         with self._booking:
-            while self._book_some():
+            while state.booked < len(state.queue) and self._book_some():
                 pass
 
     def _book_some(self) -> bool:
@@ -427,12 +426,12 @@ class Committer:
             waiting = [] if state.failure is not None else state.unbooked()
         if not waiting:
             return False
-        if waiting[0].decision is None:
-            run = list(takewhile(lambda ack: ack.decision is None, waiting))
-            self._shape(run)
-        else:
-            run = list(takewhile(lambda ack: ack.decision is not None, waiting))
+        is_decided = waiting[0].decision is not None
+        run = list(takewhile(lambda ack: (ack.decision is not None) is is_decided, waiting))
+        if is_decided:
             self._decide(run)
+        else:
+            self._shape(run)
         self._booked(sum([ack.rows for ack in run]))
         return True
 
@@ -440,7 +439,8 @@ class Committer:
         """Shape the rows of small puts in one conversion, and book the rows of all (M-7)."""
         state = self._state
         unshaped = [(ack, ack.unshaped) for ack in run if ack.unshaped is not None]
-        shaped = shape_together(self.intake, [put for _, put in unshaped], self._env.limits)
+        puts = [put for _, put in unshaped]
+        shaped = shape_together(self.intake, puts, self._env.limits) if puts else []
         refused = []
         with state.lock:
             if state.failure is not None:
@@ -455,7 +455,8 @@ class Committer:
                     ack.shaped = result
                 ack.unshaped = None
             self._book_each(run)
-        self._tell(refused)
+        if refused:
+            self._tell(refused)
 
     def _decide(self, run: Sequence[Ack]) -> None:
         """Decide those writes together and book the rows that result (O-2)."""
@@ -657,8 +658,10 @@ class Committer:
         if told:
             run_callbacks(told)
             for ack in told:
-                with contextlib.suppress(ValueError):  # another thread told it too
+                try:  # noqa: SIM105  several times as fast as `suppress`
                     self._finished.remove(ack)
+                except ValueError:  # another thread told it too
+                    pass
 
     # -- the commit thread -----------------------------------------------------------------------
 
