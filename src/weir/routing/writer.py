@@ -103,6 +103,7 @@ class TableWriter:
         self.unheard = self._writers.unheard
         self._own = own
         self._intake = self._writers.intake
+        self._partial = PartialRows(self._intake)
         self._sql = SqlChecks(schema)
         writers = self._writers
         self._route_cache = RouteCache(core, schema.plain, writers.open, writers.lone)
@@ -256,7 +257,8 @@ class TableWriter:
     ) -> WriteCounts:
         """Set some columns of rows, given with their key; see `ShardWriter.update`."""
         check_choice(missing, MISSING, "missing")
-        batches = PartialRows(self._keyed("update")).shape(rows)
+        self._keyed("update")
+        batches = self._partial.shape(rows)
 
         def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
             return requests.update_shaped(part, missing)

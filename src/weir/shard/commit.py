@@ -53,6 +53,7 @@ from weir.shard.ack import Ack, DoneCallback, release, rows_of, run_callbacks
 from weir.shard.decision import decide_run
 from weir.shard.ending import Ending, internal
 from weir.shard.flush import Flusher
+from weir.shard.lookups import Lookups
 from weir.shard.outages import retry_outage
 from weir.shard.state import EntrySlot, WriterState, fail
 from weir.shard.stats import writer_stats
@@ -72,12 +73,18 @@ class Committer:
     """Commits the puts of one writer. Safe to share between threads."""
 
     def __init__(
-        self, state: WriterState, intake: Intake, appender: WalAppender, flusher: Flusher | None
+        self,
+        state: WriterState,
+        intake: Intake,
+        appender: WalAppender,
+        flusher: Flusher | None,
+        lookups: Lookups | None,
     ) -> None:
         self.intake = intake
         self._state = state
         self._appender = appender
         self._flusher = flusher
+        self._lookups = lookups
         self._env = state.env
         threads = state.env.threads
         self._right = threads.lock()
@@ -461,13 +468,18 @@ class Committer:
     def _decide(self, run: Sequence[Ack]) -> None:
         """Decide those writes together and book the rows that result (O-2)."""
         state = self._state
-        memtables = state.memtables
+        memtables, lookups = state.memtables, self._lookups
         assert memtables is not None, "M-2: a WAL-only writer does not look"
+        assert lookups is not None, "a writer that decides looks up"
         decisions = [(ack, ack.decision) for ack in run if ack.decision is not None]
         with state.lock:
             there = [(ack, decision) for ack, decision in decisions if not ack.done]
+        unknown = [decision for _, decision in there if decision.found is None]
+        if unknown:
+            lookups.look(unknown)
+        with state.lock:
             fresh = [d for _, d in there if d.is_current(memtables)]
-            since = memtables.since(min((d.mark for d in fresh), default=None))
+            since = memtables.since(min((d.found.mark for d in fresh if d.found), default=None))
         decide_run(fresh, since, self.intake, self._env.limits)
         with state.lock:
             # guard: O-2 last test_looking

@@ -1,8 +1,8 @@
-"""What the committing thread decides: the rows a caller has looked up, and those that came since.
+"""What the committing thread decides: the rows that were looked up, and those that came since.
 
-The caller looks up the newest rows of its keys in its own thread, without a lock, and notes where
-the rows that come later begin. The committing thread, which books all rows in order, adds those
-that came since and decides: nothing can come in between (O-2).
+A lookup notes where the rows that come later begin (`weir.shard.lookups`). The committing thread,
+which books all rows in order, adds those that came since and decides: nothing can come in between
+(O-2).
 """
 
 from __future__ import annotations
@@ -30,20 +30,30 @@ SURELY_FITS: Final = 64 << 10
 """Bytes of rows that need not be measured before they go into an entry (F-15)."""
 
 
-@dataclass(eq=False, slots=True)
-class Decision:
-    """One request on its way to be decided, with the rows that its lookup found."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Found:
+    """The newest rows of some keys; several requests may share one lookup."""
 
-    request: Request
-    columns: Sequence[str]
-    """The columns that were looked up: the key, and those that its verbs read."""
-    found: pa.Table
+    rows: pa.Table
     alive: Alive | None
     """Which rows have not expired; None: rows do not expire."""
     mark: Mark
     """Where rows begin that came after the lookup."""
-    keys: Sequence[Any] = ()
-    """If every key has a row, in this order, in `found`: the keys."""
+    is_aligned: bool = False
+    """Every key of the one request has a row, in their order."""
+
+
+@dataclass(eq=False, slots=True)
+class Decision:
+    """One request on its way to be decided."""
+
+    request: Request
+    columns: Sequence[str]
+    """The columns to look up: the key, and those that its verbs read."""
+    keys: Sequence[Any]
+    """Each key once."""
+    found: Found | None = None
+    """None until its rows were looked up, or if that failed."""
     is_stale: bool = False
     """Rows that came since were flushed, and can no longer be told apart: look up again."""
     nbytes: int = 0
@@ -51,7 +61,9 @@ class Decision:
 
     def is_current(self, memtables: MemTables) -> bool:
         """True when all rows that came since the lookup are in memory; lock held."""
-        self.is_stale = memtables.oldest.generation > self.mark.generation
+        if self.found is None:
+            return False
+        self.is_stale = memtables.oldest.generation > self.found.mark.generation
         return not self.is_stale
 
     @property
@@ -78,36 +90,37 @@ def decide_run(
     """Decide those requests, each of which sees the ones before it; `since` are all rows that came
     after the oldest lookup, in order."""
     written: list[pa.RecordBatch] = []
-    for _, alike in groupby(decisions, key=lambda d: (tuple(d.columns), d.alive is None)):
+    looked = [(decision, decision.found) for decision in decisions if decision.found is not None]
+    for _, alike in groupby(looked, key=lambda d: (tuple(d[0].columns), d[1].alive is None)):
         run = list(alike)
         _decide(run, [*since, *written], intake)
-        for decision in run:
+        for decision, _ in run:
             _measure(decision, intake, limits)
             written += decision.rows
 
 
-def _decide(run: Sequence[Decision], since: Sequence[pa.RecordBatch], intake: Intake) -> None:
+def _decide(
+    run: Sequence[tuple[Decision, Found]], since: Sequence[pa.RecordBatch], intake: Intake
+) -> None:
     schema = intake.schema
-    steps = [step for decision in run for step in decision.request.steps]
+    steps = [step for decision, _ in run for step in decision.request.steps]
     given = [key for step in steps for key in step.keys]
-    if len(run) == 1:
-        newest = Newest(run[0].found, schema, run[0].alive)
-        if run[0].keys:
-            newest.are_of(run[0].keys)
-    else:
-        # Of a key that was looked up twice the later row counts, unless `since` has a newer one.
-        ordered = sorted(run, key=lambda decision: decision.mark)
-        found = pa.concat_tables([decision.found for decision in ordered])
-        newest = Newest(found, schema, ordered[-1].alive)
+    # Of a key that was looked up twice the later row counts, unless `since` has a newer one.
+    looked = {id(found): found for _, found in run}
+    ordered = sorted(looked.values(), key=lambda found: found.mark)
+    rows = pa.concat_tables([found.rows for found in ordered])
+    newest = Newest(rows, schema, ordered[-1].alive)
+    if ordered[0].is_aligned and len(run) == 1:
+        newest.are_of(run[0][0].keys)
     if since:
         keys = pk_values(key_columns(steps, schema), schema.primary_key)
-        for batch in since:
-            ours = pc.is_in(pk_values(batch, schema.primary_key), value_set=keys)
-            if ours.true_count:
-                newest.take_in(batch.filter(ours))
+        recent = pa.Table.from_batches(since)
+        ours = pc.is_in(pk_values(recent, schema.primary_key), value_set=keys)
+        for batch in recent.filter(ours).combine_chunks().to_batches():
+            newest.take_in(batch)
     runs = runs_of(
-        [decision.request for decision in run],
-        may_expire=run[0].alive is not None,
+        [decision.request for decision, _ in run],
+        may_expire=ordered[-1].alive is not None,
         are_distinct=len(set(given)) == len(given),
     )
     decide_all(runs, newest, intake)

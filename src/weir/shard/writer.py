@@ -40,6 +40,7 @@ from weir.shard.commit import Committer
 from weir.shard.conditional import ConditionalWrites
 from weir.shard.ending import Ending
 from weir.shard.flush import Flusher
+from weir.shard.lookups import Lookups
 from weir.shard.memtable import MemTables
 from weir.shard.once import ExactlyOnce
 from weir.shard.own_reads import OwnReads
@@ -103,10 +104,15 @@ class ShardWriter:
         if memtables is not None:
             self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)
             self._reads = OwnReads(state, memtables, appender, schema, lake, indexes, belongs)
-        self._committer = Committer(state, self.intake, appender, self._flusher)
+        lookups = None
+        if memtables is not None and self._reads is not None and self._keyed:
+            lookups = Lookups(state, memtables, self.intake, self._reads)
+        self._committer = Committer(state, self.intake, appender, self._flusher, lookups)
         self.puts = Puts(state, self.intake, self._committer)
-        if self._reads is not None and self._keyed:
-            self._conditional = ConditionalWrites(state, self.intake, self._reads, self._committer)
+        if self._reads is not None and lookups is not None:
+            self._conditional = ConditionalWrites(
+                state, self.intake, self._reads, lookups, self._committer
+            )
         self.once = ExactlyOnce(appender, self.puts.accept, state.ending.refused)
 
     @classmethod
