@@ -21,6 +21,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.config import WriterConfig
+from weir.durations import deadline_after, seconds_until
 from weir.env import ForkGuard
 from weir.errors import (
     InvalidInput,
@@ -37,7 +38,7 @@ from weir.log.intake import Intake
 from weir.log.small_put import as_small_put
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.fan_out import FanOut, Part, Run, is_of_interrupts, unbegun
+from weir.routing.fan_out import FanOut, Part, Run, is_of_interrupts
 from weir.routing.open_writers import OpenWriters, closed
 from weir.routing.own import OwnShards
 from weir.routing.receipt import Receipt
@@ -187,10 +188,8 @@ class TableWriter:
     def _keep_untaken(self, shard: UUID, data: Rows, taken: Taken) -> None:
         """The caller of a put of one shard is interrupted: rows that its writer has not accepted
         are handed back by a flush or close (F-16)."""
-        if not any(ack.is_taken for ack in taken):
-            with contextlib.suppress(WeirError):  # rows that it would have refused
-                rows = self._intake.rows(data)
-                self.unheard.keep(unbegun(self._core.uri, shard, rows), shard)
+        with contextlib.suppress(WeirError):  # rows that it would have refused
+            self.unheard.left(shard, self._intake.rows(data), taken)
 
     async def aput(self, data: Rows) -> Receipt:
         """`put` for asyncio: returns when durable, without blocking the loop.
@@ -340,8 +339,8 @@ class TableWriter:
             found = self._fan_out(run, batches, timeout)
         except PartialWrite as failed:
             conflicts = [e for e in failed.failures.values() if isinstance(e, KeyConflict)]
-            if len(conflicts) < len(failed.failures):
-                raise
+            if failed.under_way or len(conflicts) < len(failed.failures):
+                raise  # which also names the shards that are not durable yet
             keys = [key for conflict in conflicts for key in conflict.keys]
             raise KeyConflict(str(failed), keys, not_written=failed.not_written) from failed
         return sum(found.values(), WriteCounts())
@@ -406,11 +405,17 @@ class TableWriter:
         self._follow_buffered()
         self._each(lambda writer: writer.flush())
 
-    def flush_wal(self) -> None:
-        """Return when everything put so far is durable."""
+    def flush_wal(self, timeout: float | None = None) -> None:
+        """Return when everything put so far is durable.
+
+        Raises `TimeoutError` when nothing failed and a shard was not done within `timeout` seconds:
+        its rows go on, and may be waited for again.
+        """
         self._require_open()
-        self._follow_buffered()
-        self._each(lambda writer: writer.flush_wal())
+        clock = self._core.env.clock
+        deadline = deadline_after(timeout, clock)
+        self._follow_buffered(deadline)
+        self._each(lambda writer: writer.flush_wal(seconds_until(deadline, clock)))
 
     def stats(self) -> dict[UUID, WriterStats]:
         """What the open writers have counted, by shard. No request."""
@@ -482,32 +487,37 @@ class TableWriter:
     def _each(self, run: Callable[[ShardWriter], object]) -> None:
         FanOut(self._writers, lambda writer, _: run(writer)).over_all()
 
-    def _follow_buffered(self) -> None:
+    def _follow_buffered(self, deadline: float | None = None) -> None:
         """See rows through that nobody waits for; those of shards that the routing has left are on
-        their way at the heirs afterwards. Raises nothing: whoever is asked next reports."""
+        their way at the heirs afterwards. Raises nothing: whoever is asked next reports, also what
+        is not done by the deadline."""
         if self._own is not None:
             return  # its rows have no heirs that it may write to: close hands them back
         self._writers.move_again()  # before the heirs are asked: they are asked for these rows too
         for _ in range(REROUTES):
-            if not self._follow_once():
+            if not self._follow_once(deadline):
                 return
 
-    def _follow_once(self) -> bool:
+    def _follow_once(self, deadline: float | None) -> bool:
         core = self._core
+        clock = core.env.clock
         if self._writers.is_behind:  # guard: C-11 test_reroute
             self._writers.follow(core.record)  # resharded by this handle: no newer one will come
             return True
         record, writers = core.record, self._writers.all()
-        ended = core.env.threads.map(
-            ShardWriter.see_through, list(writers.values()), workers=CONCURRENCY
-        )
+
+        def ended_with(writer: ShardWriter) -> WeirError | None:
+            return writer.see_through(seconds_until(deadline, clock))
+
+        ended = core.env.threads.map(ended_with, list(writers.values()), workers=CONCURRENCY)
         left = {
             shard: error
             for (shard, writer), error in zip(writers.items(), ended, strict=True)
             if error is not None and writer.has_rows_left
         }
         moved = {shard: left[shard] for shard in self._writers.routed_away(left)}
-        if not moved or not self._writers.await_heirs(record.routing_version, moved):
+        left_for = seconds_until(deadline, clock)
+        if not moved or not self._writers.await_heirs(record.routing_version, moved, left_for):
             return False
         self._writers.follow(core.record)
         return True

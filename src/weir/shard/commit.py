@@ -118,16 +118,29 @@ class Committer:
         self._attend(ack, lambda: self._put(ack, deadline, wait=wait), wait=wait)
 
     def _attend(self, ack: Ack, run: Callable[[], None], *, wait: bool) -> None:
-        """Put or wait for a caller, which gets the outcome, unless it is interrupted."""
-        ack.attended = True
+        """Put or wait for a caller, which gets the outcome unless it leaves before: it does not
+        `wait`, its time is up, or it is interrupted."""
+        ack.callers += 1
+        is_there = True
         try:
             run()
-            if wait and (error := ack.error) is not None:
+            if not (wait and ack.done):
+                # Atomic with the end of a writer: a close in between would count the rows as
+                # reported, while their caller only got a timeout (F-16).
+                with self._state.lock:
+                    self._step_back(ack)
+                    if not (ack.is_refused or (wait and ack.done)):
+                        ack.callers -= 1  # F-16: no call between this and the next line
+                        is_there = False
+            if is_there and (error := ack.error) is not None:
                 raise error
+            if wait and not is_there:
+                raise TimeoutError(self._late())
         except Exception:
             raise
         except BaseException as interrupt:
-            ack.attended = False  # first: from here on a flush or close reports the rows
+            if is_there:  # first: from here on a flush or close reports the rows
+                ack.callers -= 1
             self.interrupted(ack, interrupt)
             raise
 
@@ -154,7 +167,6 @@ class Committer:
     def offer(self, ack: Ack) -> None:
         """`put` for a task, which then awaits the future of the ack; never blocks."""
         state = self._state
-        ack.attended = True
         with state.lock:
             state.submit(ack)
         if not ack.is_accepted:
@@ -207,7 +219,7 @@ class Committer:
         if last is None:
             self._finish_interrupted()
         elif not self.watch(last, timeout):
-            raise TimeoutError(self._late(timeout))
+            raise TimeoutError(self._late())
         return state.failure is None
 
     def watch(self, ack: Ack, timeout: float | None = None) -> bool:
@@ -220,18 +232,6 @@ class Committer:
         with self._state.lock:
             self._step_back(ack)
         return is_done
-
-    def leave(self, ack: Ack) -> bool:
-        """Stop waiting for the ack; False when it is done, and the caller gets its outcome.
-
-        Atomic with the end of a writer: a close in between would count the rows as reported, while
-        their caller only got a timeout (F-16).
-        """
-        self.book()  # now: the caller may change its rows, reads them (M-1), is told of errors
-        with self._state.lock:
-            ack.attended = ack.done
-            self._step_back(ack)
-            return not ack.done
 
     def join(self) -> None:
         """Return when the commit threads of a stopped writer have ended."""
@@ -280,7 +280,8 @@ class Committer:
         return gate
 
     def _await(self, ack: Ack, deadline: float | None) -> None:
-        """Return when `ack` is done; raise `TimeoutError` or `Backpressure` after the deadline."""
+        """Return when `ack` is done, or at the deadline; raise `Backpressure` if it was not even
+        accepted by then."""
         if deadline is not None:
             self._state.is_urgent = True
         self._hurry()
@@ -290,8 +291,7 @@ class Committer:
             withdrawn = self._state.withdraw(ack)
         if withdrawn:
             raise self._no_room(ack)
-        if self.leave(ack):
-            raise TimeoutError(self._late(None))
+        self.book()  # now: the caller may change its rows, reads them (M-1), is told of errors
 
     def interrupted(self, ack: Ack, interrupt: BaseException) -> None:
         """A caller stops waiting because it was interrupted, or its task was cancelled; what it
@@ -340,11 +340,6 @@ class Committer:
         if not ack.is_accepted and not ack.done:
             self._await_room(ack, deadline)
         self.book()
-        with state.lock:
-            self._step_back(ack)
-            ack.attended = ack.is_refused  # from here on nobody waits for it
-        if ack.is_refused:
-            raise ack.error or state.ending.refused()
         config = state.config
         if (
             config.durable_write
@@ -382,10 +377,9 @@ class Committer:
             not_written=ack.batches,
         )
 
-    def _late(self, timeout: float | None) -> str:
-        after = "in time" if timeout is None else f"after {timeout} s"
+    def _late(self) -> str:
         return (
-            f"{self._state.name}: the rows are not durable {after}. They are still being written:"
+            f"{self._state.name}: the rows are not durable in time. They are still being written:"
             " flush_wal() and close() wait for them"
         )
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from weir.durations import deadline_after, seconds_until
 from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
-from weir.log.intake import Intake, size_of
+from weir.log.intake import Intake
 from weir.shard.ack import Ack, Taken
 from weir.shard.commit import Committer
 from weir.shard.ending import with_rows
@@ -42,6 +42,7 @@ class ConditionalWrites:
         self._state = state
         self._reads = reads
         self._committer = committer
+        self._intake = intake
         self._lookups = lookups
         self.requests = RequestBuilder(intake, reads)
 
@@ -119,7 +120,7 @@ class ConditionalWrites:
         """Look up the rows and have the request decided; return when it is booked, or durable."""
         clock = self._state.env.clock
         deadline = deadline_after(timeout, clock)
-        nbytes = _size_of(request)
+        nbytes = _size_of(request, self._intake)
         while True:
             ack = Ack(self._committer, (), rows=0, nbytes=nbytes)
             ack.decision = decision = self._lookups.begin(request)
@@ -146,8 +147,8 @@ def _answer(request: Request) -> WriteCounts:
     return request.counts
 
 
-def _size_of(request: Request) -> int:
+def _size_of(request: Request, intake: Intake) -> int:
     """Roughly the bytes of the rows that the request may write."""
     if request.seen is not None:
         return int(request.seen.rows.nbytes)
-    return sum(map(size_of, request.given))
+    return sum(map(intake.size_of, request.given))

@@ -17,7 +17,7 @@ from weir.errors import InvalidInput, KeyConflict, WeirError
 from weir.format.expiry import Alive
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.log.intake import Intake, size_of
+from weir.log.intake import Intake
 from weir.log.small_put import Shaped
 from weir.merge.levels import shaped
 from weir.shard.actions import FoundRows, Mask, Verb, Verdict, as_mask, rows_where
@@ -189,13 +189,13 @@ def _decide_step(
     found = newest.look(keys)
     verdict = verb.decide(joined(steps), found, intake)
     had = found.present if verb.sees_own_writes else _had(keys, found.present, verdict)
-    if verdict.is_plain and _note_plainly(run, steps, had, verdict):
+    if verdict.is_plain and _note_plainly(run, steps, had, verdict, intake):
         if more:
             newest.take_in(verdict.rows)  # guard: O-2 test_looking
         return
     first = written = 0
     all_gone = as_mask(verdict.rows.column(TOMBSTONE))
-    row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
+    row_bytes = intake.size_of(verdict.rows) // max(1, verdict.rows.num_rows)
     for request, step in zip(run, steps, strict=True):
         rows_given = step.rows.rows
         here = slice(first, first + rows_given)
@@ -240,12 +240,12 @@ def _had(keys: Sequence[Any], present: Mask, verdict: Verdict) -> Mask:
 
 
 def _note_plainly(
-    run: Sequence[Request], steps: Sequence[Step], had: Mask, verdict: Verdict
+    run: Sequence[Request], steps: Sequence[Step], had: Mask, verdict: Verdict, intake: Intake
 ) -> bool:
     """Note the usual outcome, that every row is written; False if a request has several steps."""
     if len(run) == 1 and len(run[0].steps) > 1:
         return False
-    row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
+    row_bytes = intake.size_of(verdict.rows) // max(1, verdict.rows.num_rows)
     were = had.tolist()
     first = 0
     for request, step in zip(run, steps, strict=True):

@@ -20,7 +20,7 @@ from weir.errors import WeirError
 from weir.format.expiry import Alive
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
-from weir.log.intake import Intake, size_of
+from weir.log.intake import Intake
 from weir.log.small_put import Shaped
 from weir.shard.decide import Newest, decide_all, runs_of
 from weir.shard.memtable import Mark, MemTables
@@ -130,7 +130,7 @@ def _measure(decision: Decision, intake: Intake, limits: Limits) -> None:
     """Note the size of the rows, or refuse rows that do not fit one entry (F-15)."""
     request = decision.request
     piece = request.piece
-    nbytes = sum(map(size_of, request.rows)) if piece is None else piece.nbytes
+    nbytes = sum(map(intake.size_of, request.rows)) if piece is None else piece.nbytes
     if nbytes > SURELY_FITS:
         try:
             nbytes = intake.fit(decision.rows, limits)

@@ -98,13 +98,14 @@ class Puts:
         if ack.done:
             return ack
         done = ack.future = asyncio.get_running_loop().create_future()
+        ack.callers += 1
         try:
             self._committer.offer(ack)
             await done
         except WeirError:
             raise
         except BaseException as cancelled:
-            ack.attended = False
+            ack.callers -= 1
             self._committer.interrupted(ack, cancelled)
             raise
         error = ack.error
@@ -120,7 +121,9 @@ class Puts:
         """The ack of a small put, whose rows the committing thread shapes."""
         if self._is_over:
             raise self._state.ending.refused(self._intake.rows(put.data))
-        ack = Ack(self._committer, (), rows=put.rows, nbytes=put.nbytes)
+        # As if they were a batch of their own; less once they are shaped with others.
+        nbytes = put.nbytes + self._intake.bytes_of_columns
+        ack = Ack(self._committer, (), rows=put.rows, nbytes=nbytes)
         ack.unshaped = put.kept()  # guard: M-9 test_reused_memory
         if taken is not None:
             taken.append(ack)

@@ -34,6 +34,8 @@ OnConflict = Literal["error", "skip"]
 MISSING: Final[tuple[str, ...]] = get_args(Missing)
 ON_CONFLICT: Final[tuple[str, ...]] = get_args(OnConflict)
 
+KNOWN_MAX: Final = 64
+"""Sets of columns whose intake is remembered: callers may give any."""
 VERBS: Final = ("put", "update", "insert")
 
 
@@ -182,6 +184,8 @@ class PartialRows:
         self._intake.require_known(named)
         columns = tuple(name for name in self._intake.schema.arrow.names if name in named)
         partial = self._known.get(columns)
+        if len(self._known) > KNOWN_MAX:
+            self._known.clear()  # guard: M-6 test_update_forms
         if partial is None or partial.owns is not self._intake.owns:
             partial = Intake(_only(self._intake.schema, columns), self._intake.owns)
             self._known[columns] = partial

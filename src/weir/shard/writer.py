@@ -459,10 +459,11 @@ class ShardWriter:
             raise
         self._stop()
 
-    def see_through(self) -> WeirError | None:
-        """Return when nothing accepted so far is on its way, and the error if the writer ended; its
-        rows are still to be reported."""
-        self._committer.settle()
+    def see_through(self, timeout: float | None = None) -> WeirError | None:
+        """Return when nothing accepted so far is on its way, or `timeout` seconds passed, and the
+        error if the writer ended; its rows are still to be reported."""
+        with contextlib.suppress(TimeoutError):
+            self._committer.settle(timeout)
         return self._state.failure
 
     def hand_over(self) -> None:
@@ -605,7 +606,7 @@ class ShardWriter:
     def _replay(self, replay: Replay) -> None:
         """Load the rows that older writers left in the log."""
         flusher, tagging = self._require_memtables("replay"), self._appender.tagging
-        self.once.replayed(flusher.rebuild(replay, self.intake.stored))
+        self.once.replayed(flusher.rebuild(replay, self.intake))
         active = flusher.active
         tagging.go_on(LogEnds(active.generation, active.filled, self._appender.claim.fence))
         if not replay.keeps_the_rule:  # guard: F-14 test_tags
