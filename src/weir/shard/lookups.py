@@ -28,7 +28,6 @@ from weir.shard.request import Request, ScannedRows
 from weir.shard.state import WriterState
 from weir.shard.turns import Pace
 
-
 COMMITTER_KEYS: Final = 64
 """Most keys of a request that the committing thread looks up."""
 
