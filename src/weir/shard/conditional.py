@@ -19,7 +19,7 @@ from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
 from weir.log.intake import Intake
 from weir.shard.ack import Ack, Taken
 from weir.shard.commit import Committer
-from weir.shard.decision import Decision, key_columns
+from weir.shard.decide import Decision, key_columns
 from weir.shard.ending import with_rows
 from weir.shard.memtable import Mark
 from weir.shard.once import ExactlyOnce, Noted
