@@ -39,7 +39,7 @@ from weir.errors import (
 from weir.log.tailer import WalTailer
 from weir.shard import commit
 from weir.shard.ack import Ack
-from weir.shard.decision import decide_run
+from weir.shard.decide import decide_run
 from weir.shard.own_reads import OwnReads
 from weir.shard.request import WriteCounts
 from weir.shard.request_builder import WriteSpec

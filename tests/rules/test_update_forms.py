@@ -20,7 +20,7 @@ import weir
 from weir import aio
 from weir.format.schema import FIELD_ID, table_schema
 from weir.log.intake import Intake
-from weir.shard.request_builder import KNOWN_MAX, PartialRows
+from weir.shard.request_builder import KNOWN_MAX, AskedRows, WriteSpec
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64()), pa.field("price", pa.float64()), pa.field("stock", pa.int64())]
@@ -179,8 +179,8 @@ def test_m6_sets_of_columns_are_not_remembered_for_ever() -> None:
         pa.field(name, pa.int64(), name != "id", {FIELD_ID: str(number)})
         for number, name in enumerate(["id", *names])
     ]
-    partial = PartialRows(Intake(table_schema(pa.schema(fields), ("id",), len(names))))
+    partial = AskedRows(Intake(table_schema(pa.schema(fields), ("id",), len(names))))
     for name in names:
-        (batch,) = partial.shape([{"id": 1, name: 2}])
+        (batch,) = partial.shape([{"id": 1, name: 2}], WriteSpec("update"))
         assert batch.schema.names[:2] == ["id", name]
     assert len(partial._known) <= KNOWN_MAX

@@ -34,7 +34,6 @@ from weir.format.schema import TableSchema
 from weir.format.sharding import Identity, Router, makes_shards, value_of_app
 from weir.format.wal_entry import check_token
 from weir.lake.params import bind_condition, bind_update, bind_when
-from weir.log.intake import Intake
 from weir.log.small_put import as_small_put
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
@@ -49,25 +48,13 @@ from weir.routing.sql_checks import SqlChecks
 from weir.shard.ack import Ack, Taken
 from weir.shard.ending import forked
 from weir.shard.puts import off_the_loop
-from weir.shard.request import Request, WriteCounts
-from weir.shard.request_builder import (
-    MISSING,
-    ON_CONFLICT,
-    Missing,
-    OnConflict,
-    PartialRows,
-    RequestBuilder,
-    check_choice,
-    check_no_deletes,
-)
+from weir.shard.request import WriteCounts
+from weir.shard.request_builder import AskedRows, Missing, OnConflict, WriteSpec
 from weir.shard.stats import WriterStats
 from weir.shard.writer import ShardWriter
 from weir.types import Filter, Keys, Params, Rows
 
 T = TypeVar("T")
-
-Ask = Callable[[RequestBuilder, list[pa.RecordBatch]], Request]
-"""Makes the request of a write that looks first, for the rows of one shard."""
 
 
 class TableWriter:
@@ -104,7 +91,7 @@ class TableWriter:
         self.unheard = self._writers.unheard
         self._own = own
         self._intake = self._writers.intake
-        self._partial = PartialRows(self._intake)
+        self._asked = AskedRows(self._intake)
         self._sql = SqlChecks(schema)
         writers = self._writers
         self._route_cache = RouteCache(core, schema.plain, writers.open, writers.lone)
@@ -156,7 +143,7 @@ class TableWriter:
         concurrently. `when`: see `ShardWriter.put`.
         """
         if when is not None or params is not None:
-            return self._put_when(data, bind_when(when, params), timeout)
+            return self._decide(data, WriteSpec("put", bind_when(when, params)), timeout)
         wait = self._waits if wait is None else wait
         way = None if self._is_over else self._route_cache.find(data)
         if way is None:
@@ -255,34 +242,20 @@ class TableWriter:
         self, rows: Rows, *, missing: Missing = "error", timeout: float | None = None
     ) -> WriteCounts:
         """Set some columns of rows, given with their key; see `ShardWriter.update`."""
-        check_choice(missing, MISSING, "missing")
-        self._keyed("update")
-        batches = self._partial.shape(rows)
-
-        def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
-            return requests.update_shaped(part, missing)
-
-        return self._decide("update", ask, batches, timeout)
+        return self._decide(rows, WriteSpec("update", missing=missing), timeout)
 
     def insert(
         self, rows: Rows, *, on_conflict: OnConflict = "error", timeout: float | None = None
     ) -> WriteCounts:
         """Put rows whose keys do not exist; see `ShardWriter.insert`."""
-        check_choice(on_conflict, ON_CONFLICT, "on_conflict")
-        batches = self._keyed("insert").rows(rows)
-        check_no_deletes(batches)
-
-        def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
-            return requests.insert(pa.Table.from_batches(part), on_conflict)
-
-        return self._decide("insert", ask, batches, timeout)
+        return self._decide(rows, WriteSpec("insert", on_conflict=on_conflict), timeout)
 
     def delete_where(
         self, filter: Filter, *, params: Params | None = None, timeout: float | None = None
     ) -> WriteCounts:
         """Delete the rows that pass a filter; opens (claims) every shard. See
         `ShardWriter.delete_where`. A writer with shards of its own deletes in those only."""
-        self._keyed("delete_where")
+        self._require_keyed("delete_where")
         bound = bind_condition(filter, params)
         self._sql.check_filter(bound)
         return self._where("delete_where", bound, None, timeout)
@@ -297,29 +270,19 @@ class TableWriter:
     ) -> WriteCounts:
         """Set columns of the rows that pass a filter; opens (claims) every shard. See
         `ShardWriter.update_where`. A writer with shards of its own updates in those only."""
-        self._keyed("update_where")
+        self._require_keyed("update_where")
         bound, changes = bind_update(filter, assignments, params)
         self._sql.check_filter(bound)
         self._sql.check_assignments(changes)
         return self._where("update_where", bound, changes, timeout)
 
-    def _put_when(self, rows: Rows, when: Filter, timeout: float | None) -> WriteCounts:
-        batches = self._keyed("put").rows(rows)
-        self._sql.check_condition(when)
-
-        def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
-            return requests.put_when(pa.Table.from_batches(part), when)
-
-        return self._decide("put", ask, batches, timeout)
-
-    def _keyed(self, call: str) -> Intake:
-        """What shapes the rows of a call that looks first; raises unless there can be one."""
+    def _require_keyed(self, call: str) -> None:
+        """Raise unless there can be a call that looks first."""
         if not self._core.record.primary_key:
             raise InvalidInput(
                 f"{self._core.uri}: {call} needs a primary key; this table is append-only"
             )
         self._require_memtables(call)
-        return self._intake
 
     def _require_memtables(self, call: str) -> None:
         """Also before any shard is open: the answer does not depend on how many are."""
@@ -329,11 +292,14 @@ class TableWriter:
                 " enable_memtable=False; open one with enable_memtable=True"
             )
 
-    def _decide(
-        self, call: str, ask: Ask, batches: list[pa.RecordBatch], timeout: float | None
-    ) -> WriteCounts:
+    def _decide(self, rows: Rows, asked: WriteSpec, timeout: float | None) -> WriteCounts:
+        self._require_keyed(asked.verb)
+        batches = self._asked.shape(rows, asked)
+        if asked.when is not None:
+            self._sql.check_condition(asked.when)
+
         def run(writer: ShardWriter, part: Part) -> WriteCounts:
-            return writer.decide(call, lambda r: ask(r, part.rows), timeout, part.taken)
+            return writer.decide(part.rows, asked, timeout, part.taken)
 
         try:
             found = self._fan_out(run, batches, timeout)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weir.env import Lock, Threads
     from weir.log.small_put import Shaped, SmallPut
     from weir.shard.commit import Committer
-    from weir.shard.decision import Decision
+    from weir.shard.decide import Decision
     from weir.types import Generation
 
 logger = logging.getLogger("weir.shard")

@@ -50,7 +50,7 @@ from weir.meters import (
     Facts,
 )
 from weir.shard.ack import Ack, DoneCallback, release, rows_of, run_callbacks
-from weir.shard.decision import decide_run
+from weir.shard.decide import decide_run
 from weir.shard.ending import Ending, internal
 from weir.shard.flush import Flusher
 from weir.shard.lookups import Lookups

@@ -40,10 +40,10 @@ class ConditionalWrites:
         committer: Committer,
     ) -> None:
         self._state = state
-        self._reads = reads
-        self._committer = committer
         self._intake = intake
+        self._reads = reads
         self._lookups = lookups
+        self._committer = committer
         self.requests = RequestBuilder(intake, reads)
 
     def run(

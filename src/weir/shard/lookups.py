@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from weir.errors import WeirError
 from weir.log.intake import Intake
-from weir.shard.decision import Decision, Found, key_columns
+from weir.shard.decide import Decision, Found, key_columns
 from weir.shard.ending import internal
 from weir.shard.memtable import Mark, MemTables
 from weir.shard.own_reads import OwnReads

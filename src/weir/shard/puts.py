@@ -52,26 +52,15 @@ class Puts:
         wait: bool,
         timeout: float | None,
         taken: Taken | None = None,
+        noted: Callable[[Ack], None] | None = None,
     ) -> Ack:
-        """Put rows that an `Intake` of the same schema has shaped."""
-        ack = self._ack(batches, taken=taken)
-        if not ack.done:
-            self._committer.put(ack, wait=wait, timeout=timeout)
-        return ack
-
-    def accept(
-        self,
-        batches: Sequence[pa.RecordBatch],
-        timeout: float | None,
-        noted: Callable[[Ack], None],
-        taken: Taken | None = None,
-    ) -> Ack:
-        """Return when the rows are accepted; the caller waits for them. `noted` is called with the
-        ack before they are."""
+        """Put rows that an `Intake` of the same schema has shaped. `noted` is called with the ack
+        before they are accepted."""
         ack = self._ack(batches, taken)
         if not ack.done:
-            noted(ack)
-            self._committer.put(ack, wait=False, timeout=timeout)
+            if noted is not None:
+                noted(ack)
+            self._committer.put(ack, wait=wait, timeout=timeout)
         return ack
 
     async def aput(self, data: Rows) -> Ack:
