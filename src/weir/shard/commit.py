@@ -427,8 +427,9 @@ class Committer:
             waiting = [] if state.failure is not None else state.unbooked()
         if not waiting:
             return False
-        is_decided = waiting[0].decision is not None
-        run = list(takewhile(lambda ack: (ack.decision is not None) is is_decided, waiting))
+        is_decided, run = waiting[0].decision is not None, waiting
+        if len(waiting) > 1:
+            run = list(takewhile(lambda ack: (ack.decision is not None) is is_decided, waiting))
         if is_decided:
             self._decide(run)
         else:
@@ -493,6 +494,9 @@ class Committer:
     def _book_each(self, run: Sequence[Ack]) -> None:
         """Book puts in order, lock held; neighbours whose rows share a batch in one step."""
         state = self._state
+        if len(run) == 1:
+            self._book_one(run[0])
+            return
         for key, shared in groupby(run, key=_batch_of):
             acks = list(shared)
             if key is not None and state.memtables is not None and len(acks) > 1:
@@ -501,10 +505,13 @@ class Committer:
                     state.book(acks, rows_of(acks), more)
                     continue
             for ack in acks:
-                if ack.rows and not ack.done:
-                    state.book([ack], ack.batches, ack.fill)
-                else:
-                    state.skip(ack)
+                self._book_one(ack)
+
+    def _book_one(self, ack: Ack) -> None:
+        if ack.rows and not ack.done:
+            self._state.book([ack], ack.batches, ack.fill)
+        else:
+            self._state.skip(ack)
 
     def _booked(self, rows: int) -> None:
         flusher, memtables = self._flusher, self._state.memtables
