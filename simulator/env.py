@@ -60,7 +60,9 @@ class SimLock:
         return True
 
     def release(self) -> None:
-        """Release the lock and let one waiter try."""
+        """Release the lock and let one waiter try; refused, as by a real one, if it is free."""
+        if not self.held:
+            raise RuntimeError("release unlocked lock")
         self.held = False
         self._pass_on()
 

@@ -113,13 +113,13 @@ def _written(
 
 
 def _reported(
-    verb: Callable[[SyncWriter], None],
-) -> Callable[[TableWriter], Awaitable[None]]:
+    verb: Callable[Concatenate[SyncWriter, P], None],
+) -> Callable[Concatenate[TableWriter, P], Awaitable[None]]:
     """A verb of the writer that reports rows nobody waits for, run by a thread."""
 
     @functools.wraps(verb)
-    async def run(self: TableWriter, /) -> None:
-        await self.sync.unheard.report(lambda: verb(self.sync))
+    async def run(self: TableWriter, /, *args: P.args, **options: P.kwargs) -> None:
+        await self.sync.unheard.report(lambda: verb(self.sync, *args, **options))
 
     return run
 

@@ -26,7 +26,7 @@ GROUPS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024
 OTHER: Final = "other"
 """The value of a label in place of one that is not in its list."""
 
-CACHES: Final = ("entries", "tails", "sstables", "bases", "blooms", "keys", "rows")
+CACHES: Final = ("entries", "tails", "sstables", "bases", "keys", "rows")
 HELD: Final = (
     "min_age",
     "checkpoint",

@@ -83,6 +83,18 @@ def test_k3_a_checkpoint_flushes_through_the_writer_that_its_handle_was_opening(
     assert rows(table) == before | expect((B, "b"))
 
 
+def test_k3_a_shard_without_rows_opens_beside_the_checkpoint_of_another_process(tmp_path):
+    """It moves R over the fence of the claim, in the claim's own epoch: nobody took the shard."""
+    story = Story(tmp_path / "t", has_rows=False)
+    other = again(story.table, env=Env())
+    story.interrupt_with(lambda: other.checkpoint("all"))
+    with story.table.writer() as writer:
+        put(writer, B, "b")
+    assert story.second is not None
+    assert rows(other, checkpoint=story.second.result()) == {}
+    assert rows(other) == expect((B, "b"))
+
+
 @pytest.mark.parametrize("job", ["checkpoint", "compact"])
 def test_h1_a_writer_opens_after_the_upkeep_that_has_claimed_its_shard(tmp_path, job):
     story = Story(tmp_path / "t")

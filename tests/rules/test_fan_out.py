@@ -221,6 +221,31 @@ def test_f16_rows_that_the_new_routing_refuses_are_handed_back(tmp_path):
     assert sorted([*ids(failed.value.not_written), *written]) == list(ALL)
 
 
+def test_f16_a_conflict_at_one_shard_does_not_hide_one_that_is_late(tmp_path):
+    faulty, reached = FaultyStores(), []
+    table = make(tmp_path / "t", 2)
+    env = replace(faulty.env, failpoint=reached.append)
+    writer = weir.open(table.uri, env=env).writer()
+    put(writer, ALL[:-2], "a")
+    _, slow = (shard.id for shard in table.shards())
+    late = [key for key in ALL if table.core.route(_bucket(table, key)) == slow]
+    there = [key for key in ALL[:-2] if key not in late][:1]
+    gate = faulty.at(table.uri).on("put_if_absent", f"*{slow}/wal/*").pause()
+    held = Caller(lambda: put(writer, late[:1], "held"))  # it leads, so that others can give up
+    gate.wait_reached()
+    writer.delete(late[-1:], wait=False)
+    call = Caller(lambda: writer.insert([row(there[0]), row(late[-1])], timeout=2))
+    until(lambda: writer.put([row(late[1])], wait=False) and reached.count("looking.decided") == 2)
+    with pytest.raises(PartialWrite) as told:
+        call.result()
+    assert [type(error) for error in told.value.failures.values()] == [KeyConflict]
+    assert told.value.under_way == [slow]
+    assert told.value.kind == "conflict"
+    gate.release()
+    held.result()
+    writer.close()
+
+
 @pytest.mark.parametrize("of", ["table", "shard"])
 def test_m7_a_decision_that_writes_nothing_and_is_late_is_a_timeout(tmp_path, of):
     stores, reached = FaultyStores(), []

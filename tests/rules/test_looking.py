@@ -39,7 +39,8 @@ from weir.errors import (
 from weir.log.tailer import WalTailer
 from weir.shard import commit
 from weir.shard.ack import Ack
-from weir.shard.decision import decide_run
+from weir.shard.decide import decide_run
+from weir.shard.own_reads import OwnReads
 from weir.shard.request import WriteCounts
 from weir.shard.request_builder import WriteSpec
 from weir.shard.writer import ShardWriter
@@ -47,6 +48,12 @@ from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore
 
 BUFFERED = WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+
+
+@pytest.fixture(autouse=True)
+def callers_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers look up by themselves, as on a slow store: other calls can come in between."""
+    monkeypatch.setattr("weir.shard.lookups.COMMITTER_KEYS", 0)
 
 
 def row(key: int, value: int | None) -> dict[str, int | None]:
@@ -255,6 +262,61 @@ def test_o2_updates_of_one_key_are_decided_at_once_and_each_told_of_its_own() ->
         told = [caller.result() for caller in late]
         assert told == [WriteCounts(inserted=1), WriteCounts(updated=1), WriteCounts(updated=1)]
         assert have(writer) == {1: 1, 4: 7, 9: 9}
+
+
+def test_o2_requests_of_one_entry_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weir.shard.lookups.COMMITTER_KEYS", 64)
+    writer, gate, first = held()
+    asked: list[list[Any]] = []
+    lookup = OwnReads.lookup
+
+    def count(reads: OwnReads, keys: Any, *rest: Any) -> Any:
+        asked.append(sorted(keys))
+        return lookup(reads, keys, *rest)
+
+    monkeypatch.setattr(OwnReads, "lookup", count)
+    with writer:
+        late = []
+        for key in (1, 4, 5, 1):
+            rows = [{"k": key, "v": 7}]
+            late.append(Caller(lambda rows=rows: writer.update(rows, missing="insert")))
+            waiting(writer, 1 + len(late))
+        gate.release()
+        first.result()
+        told = [caller.result() for caller in late]
+        assert asked == [[1, 4, 5]]
+        assert [t.updated for t in told] == [1, 0, 0, 1]
+        assert have(writer) == {1: 7, 4: 7, 5: 7, 9: 9}
+
+
+def test_m7_a_lookup_that_fails_in_the_commit_thread_fails_its_requests_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("weir.shard.lookups.COMMITTER_KEYS", 64)
+    writer, gate, first = held()
+    lookup = OwnReads.lookup
+
+    def fail(reads: OwnReads, keys: Any, *rest: Any) -> Any:
+        del reads, keys, rest
+        raise StoreError("the base cannot be listed")
+
+    with writer:
+        monkeypatch.setattr(OwnReads, "lookup", fail)
+        update = Caller(lambda: writer.update([row(1, 5)]))
+        waiting(writer, 2)
+        put = Caller(lambda: writer.put([row(2, 2)]))
+        waiting(writer, 3)
+        gate.release()
+        first.result()
+        put.result()
+        with pytest.raises(StoreError, match="cannot be listed") as failed:
+            update.result()
+        assert [batch.to_pylist() for batch in failed.value.not_written] == [
+            [{"k": 1, "v": 5, "_tombstone": False}]
+        ]
+        monkeypatch.setattr(OwnReads, "lookup", lookup)
+        assert writer.update([row(1, 6)]) == WriteCounts(updated=1)
+        assert have(writer) == {1: 6, 2: 2, 9: 9}
 
 
 def test_o2_a_call_that_gave_up_is_not_decided_for() -> None:

@@ -6,6 +6,7 @@ callback of one caller stopped the pump, or was raised from another caller's put
 """
 
 import asyncio
+import contextlib
 import copy
 import pickle
 import threading
@@ -20,7 +21,9 @@ import pytest
 import weir.log.rules
 import weir.shard.commit
 import weir.store.api
+from tests.interrupts.points import Points
 from tests.support.hooks import HookStore
+from tests.support.interrupting import interrupt_each
 from tests.support.moments import again, make, put, rows
 from tests.support.one_shard import KEYLESS, open_writer, rows_on_store, site_on, table_on_store
 from tests.support.threads import Caller, InterruptedLock
@@ -408,6 +411,45 @@ def test_f16_a_wait_that_times_out_as_the_writer_ends_hears_of_the_end(monkeypat
     with pytest.raises(WeirError, match="the disk is full") as told:
         ack.wait(0)
     assert keys(told.value.unacknowledged) == [1]
+
+
+def test_f16_who_waits_on_beside_one_whose_time_is_up_gets_the_rows_alone(monkeypatch) -> None:
+    """The one that left was counted for both: a close handed the rows back a second time."""
+    writer = open_writer(site_on(MemoryStore()), BUFFERED)
+    ack = writer.put(row(1))
+
+    def goes_on(_ack, _deadline) -> bool:
+        monkeypatch.setattr(writer._committer, "_pass", lambda _ack, _deadline: False)
+        with pytest.raises(TimeoutError):
+            ack.wait(0)
+        fail(writer._state, StoreError("the disk is full"))
+        return True
+
+    monkeypatch.setattr(writer._committer, "_pass", goes_on)
+    with pytest.raises(WeirError, match="the disk is full") as told:
+        ack.wait()
+    assert keys(told.value.unacknowledged) == [1]
+    writer.close()  # owes nobody rows
+
+
+def test_f16_rows_of_a_report_that_was_interrupted_are_in_the_next_one() -> None:
+    def scenario(points: Points) -> None:
+        store = MemoryStore()
+        writer = open_writer(site_on(store), BUFFERED)
+        open_writer(site_on(store)).close()
+        writer.put(row(1))
+        told: list[int] = []
+        for around in (points, contextlib.nullcontext()):
+            try:
+                with around:
+                    writer.close()
+            except KeyboardInterrupt:
+                assert not told
+            except WeirError as error:
+                told += keys(error.unacknowledged)
+        assert told == [1]
+
+    assert interrupt_each(scenario, r"Ending\.error:") >= 5
 
 
 def test_f13_what_was_handed_back_is_not_written_by_who_waits_behind_it() -> None:

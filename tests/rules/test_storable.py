@@ -225,3 +225,22 @@ def test_f15_dictionaries_that_hold_a_null_are_encoded_again(
         writer.put(pa.table({"id": first.column("id"), "c": first.column("c")}))
     table.compact()
     assert table.count() == 6
+
+
+@pytest.mark.parametrize("of", [lambda t: t, pa.list_, lambda t: pa.struct([("p", t)])])
+def test_f15_json_columns_are_refused_wherever_columns_are_made(
+    tmp_path: Path, of: Callable[[pa.DataType], pa.DataType]
+) -> None:
+    """Lance rewrites such text, and what is no JSON was acknowledged and blocked every flush."""
+    json = pa.field("c", of(pa.json_()))
+    schema = pa.schema([pa.field("id", pa.int64()), json])
+    with pytest.raises(weir.InvalidInput, match=r"'c' is JSON .* Use pa.string\(\)"):
+        weir.create(tmp_path / "t", schema, primary_key="id")
+    assert not list(tmp_path.iterdir())
+    table = weir.create(tmp_path / "t", schema.remove(1), primary_key="id")
+    with pytest.raises(weir.InvalidInput, match=r"'c' is JSON"):
+        table.add_columns([json])
+    data = lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "d"))
+    data.add_columns([json])
+    with pytest.raises(weir.InvalidInput, match=r"'c' is JSON"):
+        weir.enable(str(tmp_path / "d"))

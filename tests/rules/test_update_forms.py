@@ -18,6 +18,9 @@ from pydantic import BaseModel
 
 import weir
 from weir import aio
+from weir.format.schema import FIELD_ID, table_schema
+from weir.log.intake import Intake
+from weir.shard.request_builder import KNOWN_MAX, AskedRows, WriteSpec
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64()), pa.field("price", pa.float64()), pa.field("stock", pa.int64())]
@@ -168,3 +171,16 @@ def test_update_takes_no_deletes(table: weir.Table, rows: Any) -> None:
 def test_update_of_what_holds_no_rows_is_refused(table: weir.Table, rows: Any) -> None:
     with table.writer() as writer, pytest.raises(weir.InvalidInput, match=r"rows from|each row"):
         writer.update(rows)
+
+
+def test_m6_sets_of_columns_are_not_remembered_for_ever() -> None:
+    names = [f"c{number}" for number in range(2 * KNOWN_MAX)]
+    fields = [
+        pa.field(name, pa.int64(), name != "id", {FIELD_ID: str(number)})
+        for number, name in enumerate(["id", *names])
+    ]
+    partial = AskedRows(Intake(table_schema(pa.schema(fields), ("id",), len(names))))
+    for name in names:
+        (batch,) = partial.shape([{"id": 1, name: 2}], WriteSpec("update"))
+        assert batch.schema.names[:2] == ["id", name]
+    assert len(partial._known) <= KNOWN_MAX

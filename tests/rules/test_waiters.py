@@ -21,6 +21,7 @@ from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
 from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore
+from weir.testing.faulty import FaultyStores
 
 FULL = WriterConfig(
     max_unflushed_memtable_bytes=100, max_wal_buffer_size=100, enable_memtable=False
@@ -193,6 +194,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
         [{"id": 5, "v": "x"}], app="app", version=1, timeout=timeout
     ),
     "delete_where": lambda w, timeout: w.delete_where("id = 5", timeout=timeout),
+    "flush_wal": lambda w, timeout: w.flush_wal(timeout),
 }
 
 
@@ -217,6 +219,25 @@ def test_m7_a_timeout_may_be_longer_than_a_lock_can_wait(
     """The lock's own error was told of as rows that were not written, and they were."""
     with make(tmp_path / "t", 2).writer() as writer:
         CALLS[call](writer, timeout)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_m8_a_flush_of_the_log_waits_no_longer_than_its_timeout(tmp_path: Any, shards: int) -> None:
+    faulty = FaultyStores()
+    table = make(tmp_path / "t", shards)
+    writer = weir.open(table.uri, env=faulty.env).writer()
+    rows = [{"id": key, "v": "x"} for key in range(20)]
+    writer.put(rows)
+    gate = faulty.at(table.uri).on("put_if_absent", "*/wal/*").pause()
+    buffered = writer.put(rows, wait=False)
+    gate.wait_reached()
+    with pytest.raises(TimeoutError, match="flush_wal"):
+        writer.flush_wal(0.05)
+    assert not buffered.done
+    gate.release()
+    writer.flush_wal(60)
+    assert buffered.done
+    writer.close()
 
 
 def test_m6_a_row_buffered_beside_a_lone_put_is_written_in_time() -> None:

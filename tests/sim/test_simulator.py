@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from simulator.env import SimLock
+from simulator.scheduler import Scheduler, Settings
 from simulator.simulate import ALL, EDGES, STORIES, draw_plan, simulate
 from simulator.soak import run_chunk
 
@@ -82,3 +84,12 @@ def test_m1_a_fenced_writer_may_see_that_its_successor_deleted_a_key():
 
 def test_every_scenario_is_drawn():
     assert {draw_plan(seed).scenario for seed in range(300)} == set(ALL)
+
+
+def test_a_lock_that_is_free_is_not_released_again() -> None:
+    """As of a real one: what relies on it would fail outside of the simulation alone."""
+    lock = SimLock(Scheduler(0, Settings()))
+    lock.acquire()
+    lock.release()
+    with pytest.raises(RuntimeError, match="unlocked"):
+        lock.release()

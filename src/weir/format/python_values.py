@@ -365,9 +365,12 @@ def _map(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
         for key, item in pairs or ():
             keys.append(key)
             items.append(item)
+    built = from_python(keys, dtype.key_type, f"{name}.key")
+    if built.null_count:
+        raise SchemaMismatch(f"column {name!r} is a map, and a key of it is null")
     return pa.MapArray.from_arrays(
         pa.array([*offsets, len(keys)], pa.int32()),
-        from_python(keys, dtype.key_type, f"{name}.key"),
+        built,
         from_python(items, dtype.item_type, f"{name}.value"),
         type=dtype,
     )

@@ -51,6 +51,10 @@ class NotLeft(CommitConflict):
     """The shard has an owner, which may live; take another one."""
 
 
+class FenceTooLate(FencedError):
+    """Others flushed the log past the fence of a claim, in its own epoch; open the shard again."""
+
+
 def claim_shard(
     site: ShardSite,
     manifests: Manifests | None = None,
@@ -200,7 +204,7 @@ def _validate(
     """F-4: meanwhile others may have flushed past us and collected what we would have hit."""
     manifests.require_owner(current, epoch, position)
     if position <= max(current.replay_after, floors.wal):
-        raise FencedError(
+        raise FenceTooLate(
             f"{site}: the fence at position {position} came too late. The log is already flushed"
             f" through {current.replay_after} and collected through {floors.wal}; open the shard"
             " again",

@@ -10,7 +10,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,6 +41,8 @@ class Owns(Protocol):
 
 
 _SMALL_BYTES = 4096
+_COLUMN_BYTES: Final = 512
+"""What a column of a batch takes besides its values, about: most of the memory of a single row."""
 _FALSE = (pa.repeat(False, 512), pa.repeat(False, 1 << 16))
 """Sliced for batches without deletes: building that column costs more than checking all others."""
 
@@ -68,6 +70,8 @@ class Intake:
         self._names = frozenset(schema.arrow.names)
         self._makers = [(field.name, maker(field.type, field.name)) for field in schema.plain]
         self._is_plain = schema.plain.types == schema.arrow.types
+        self.bytes_of_columns = _COLUMN_BYTES * sum(map(_columns_in, schema.wal.types))
+        """What a batch takes besides its values."""
 
     @property
     def schema(self) -> TableSchema:
@@ -120,7 +124,11 @@ class Intake:
         """The bytes shaped rows take in memory; `InvalidInput` when they do not fit one entry."""
         nbytes = sum(map(size_of, batches))
         require_fit(batches, self._schema, nbytes=nbytes, max_bytes=limits.entry_bytes)
-        return nbytes
+        return nbytes + len(batches) * self.bytes_of_columns
+
+    def size_of(self, batch: pa.RecordBatch) -> int:
+        """The bytes that a batch of shaped rows takes in memory."""
+        return size_of(batch) + self.bytes_of_columns
 
     def require_known(self, names: Iterable[str]) -> None:
         """Raise `SchemaMismatch` for a name that is no column of the table."""
@@ -314,13 +322,18 @@ def _no_tombstones(rows: int) -> pa.BooleanArray:
 
 
 def size_of(batch: pa.RecordBatch) -> int:
-    """The bytes a batch of rows takes in memory.
+    """The bytes of the values of a batch.
 
     For a small batch, those of its buffers, although it may be a slice of them: counting exactly
     takes 7 us, a tenth of a durable put, and releases the interpreter lock.
     """
     held: int = batch.get_total_buffer_size()
     return held if held <= _SMALL_BYTES else batch.nbytes
+
+
+def _columns_in(dtype: pa.DataType) -> int:
+    """How many arrays hold a column of that type."""
+    return 1 + sum(_columns_in(dtype.field(i).type) for i in range(dtype.num_fields))
 
 
 def fill_of(batches: Sequence[pa.RecordBatch]) -> Fill:
@@ -343,8 +356,10 @@ def key_table(keys: Any, schema: TableSchema) -> pa.Table:
         keys = _keys_from_values(list(keys), schema)
     columns = []
     for field in schema.key_schema:
-        if field.name not in keys.column_names:
-            raise InvalidInput(f"key column {field.name!r} is missing; the key is {list(names)}")
+        found_there = keys.column_names.count(field.name)
+        if found_there != 1:
+            what = "is missing" if not found_there else "occurs twice"
+            raise InvalidInput(f"key column {field.name!r} {what}; the key is {list(names)}")
         column = keys.column(field.name)
         if not column.type.equals(field.type):
             column = cast_exactly(column, field.type, field.name)

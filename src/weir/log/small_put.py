@@ -58,7 +58,7 @@ class SmallPut(NamedTuple):
         """The rows in dicts of their own: before a thread shapes them, their caller may be gone, or
         another task may change its dicts (M-9). The values in them cannot change."""
         if isinstance(self.data, list):
-            return self._replace(data=[row.copy() for row in self.data])
+            return SmallPut([row.copy() for row in self.data], self.rows, self.nbytes)
         return self
 
     def column(self, name: str, dtype: pa.DataType) -> pa.Array | None:

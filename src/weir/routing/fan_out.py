@@ -41,7 +41,7 @@ from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY
 from weir.routing.open_writers import OpenWriters
 from weir.routing.reroute import REROUTES, Parts
-from weir.routing.unheard import Errors, joined
+from weir.routing.unheard import Errors, joined, unbegun
 from weir.shard.ack import Taken
 from weir.shard.ending import internal, with_rows
 from weir.shard.writer import ShardWriter
@@ -365,17 +365,14 @@ class FanOut(Outcomes[T]):
         for part in ended:
             if part.error is not None:
                 self._answered(part)
-            elif not part.answers and not part.is_taken:
+            elif not part.answers and unheard.left(part.shard, part.rows, part.taken, self._batch):
                 lost.append(part)
-                unheard.keep(
-                    unbegun(self._core.uri, part.shard, part.rows), part.shard, self._batch
-                )
         for shard, error in failures.items():
             unheard.keep(error, shard, self._batch)
         for kept in self.heard:
             unheard.keep(kept.error, kept.shard, kept.batch)
         if self._unplanned:
-            unheard.keep(unbegun(self._core.uri, None, self._unplanned), None, self._batch)
+            unheard.left(None, self._unplanned, batch=self._batch)
         self._tell(interrupt, lost)
 
     def _tell(self, interrupt: BaseException, lost: Sequence[Part]) -> None:
@@ -422,13 +419,6 @@ def _homeless(shard: UUID, failed: WeirError, refused: WeirError) -> WeirError:
         not_written=failed.not_written,
         perhaps_written=failed.perhaps_written,
     )
-
-
-def unbegun(uri: str, shard: UUID | None, rows: list[pa.RecordBatch]) -> Interrupted:
-    """The error of rows that no shard took before their caller was interrupted."""
-    taker = "a shard took its rows" if shard is None else f"shard {shard} took its part"
-    text = f"{uri}: a call was interrupted before {taker}: they are not written; put them again"
-    return Interrupted(text, not_written=rows)
 
 
 def _named(shard: UUID, error: WeirError) -> str:

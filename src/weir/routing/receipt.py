@@ -59,11 +59,11 @@ class Receipt:
             return None if until is None else max(0.0, until - clock.boottime())
 
         outcomes: Outcomes[Position | None] = Outcomes(self._writers.core.uri)
-        acks = list(self._acks)
+        acks, heard = list(self._acks), list[Ack]()
         try:
             for shard, ack in acks:
                 with outcomes.of(shard):
-                    heirs = self._wait(shard, ack, left)
+                    heirs = self._wait(shard, ack, left, heard)
                     acks += heirs
                     if not heirs:
                         outcomes.results[shard] = ack.position
@@ -71,27 +71,28 @@ class Receipt:
         except Exception:
             raise
         except BaseException:
-            for _, ack in acks:
-                ack.attended = False  # F-16: closing the writer sends the rows on, or reports them
+            for ack in heard:
+                ack.callers -= 1  # F-16: closing the writer sends the rows on, or reports them
             raise
         return self.positions
 
     def _wait(
-        self, shard: UUID, ack: Ack, left: Callable[[], float | None]
+        self, shard: UUID, ack: Ack, left: Callable[[], float | None], heard: list[Ack]
     ) -> Sequence[tuple[UUID, Ack]]:
-        """Wait for the ack; returns the acks at the heirs if its rows were sent there (C-11)."""
+        """Wait for the ack; returns the acks at the heirs if its rows were sent there (C-11). An
+        ack that failed is added to `heard`."""
         try:
             ack.wait(left())
             return ()
         except WeirError as error:
             failed = error
+            heard.append(ack)  # F-16: no call between the error and this
         moved = _heirs(ack, left)
         if moved is None:
             self._writers.send_on(shard, ack, failed, left())
             moved = _heirs(ack, left)
         while moved is None:
             if ack.committer is None or ack.committer.ending.hand_back(ack):
-                ack.attended = True
                 raise ack.error or failed
             moved = _heirs(ack, left)  # another thread waits too, and sends them on
         return moved
@@ -99,16 +100,18 @@ class Receipt:
     async def settle(self) -> None:
         """`wait` for a task of a writer that writes its log at once; blocks no event loop."""
         loop = asyncio.get_running_loop()
-        for _, ack in self._acks:
-            ack.attended = True
+        held: list[Ack] = []
         try:
+            for _, ack in self._acks:
+                ack.callers += 1  # F-16: no call between this and the next line
+                held.append(ack)
             for _, ack in self._acks:
                 done: asyncio.Future[None] = loop.create_future()
                 ack.add_done_callback(partial(_wake, done))
                 await done
         except BaseException:
-            for _, ack in self._acks:
-                ack.attended = False  # cancelled: closing the writer reports the rows
+            for ack in held:
+                ack.callers -= 1  # cancelled: closing the writer reports the rows
             raise
         if any(ack.error is not None for _, ack in self._acks):
             await self._writers.unheard.in_thread(self.wait, must_run=True)

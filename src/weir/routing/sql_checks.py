@@ -28,7 +28,6 @@ class SqlChecks:
 
     def check_condition(self, when: Filter) -> None:
         """For `put` with `when`."""
-        require_filter(when, "when")
         absent, names = pa.array([], pa.bool_()), self._schema.arrow.names
         self._check(("when", when), lambda: when_mask(when, self._none, self._none, absent, names))
 

@@ -23,10 +23,11 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.env import Latch, Threads
-from weir.errors import KeyConflict, PartialWrite, WeirError
+from weir.errors import Interrupted, KeyConflict, PartialWrite, WeirError
 from weir.format.sharding import Router
 from weir.log.entry import Token
 from weir.routing.core import Core
+from weir.shard.ack import Ack
 from weir.shard.ending import with_rows
 
 T = TypeVar("T")
@@ -79,6 +80,20 @@ class Unheard:
         kept = [Kept(at, each, batch) for at, each in found if each.unacknowledged]
         with self._lock:
             self._errors += kept
+
+    def left(
+        self,
+        shard: UUID | None,
+        rows: list[pa.RecordBatch],
+        taken: Sequence[Ack] = (),
+        batch: Token | None = None,
+    ) -> bool:
+        """The call of those rows was interrupted: keep them, and return True, unless a writer has
+        them already, which made those puts of them. Nobody else decides it (F-16)."""
+        is_left = not any(ack.is_taken for ack in taken)
+        if is_left:
+            self.keep(unbegun(self._core.uri, shard, rows), shard, batch)
+        return is_left
 
     def forget(self, batch: Token) -> None:
         """That batch of `put_once` was sent again and is in: none of its rows is left (P-2)."""
@@ -261,6 +276,13 @@ class Call(Generic[T]):
     def _settle(self) -> None:
         self._unheard.settled(self)
         self.settled.open()
+
+
+def unbegun(uri: str, shard: UUID | None, rows: list[pa.RecordBatch]) -> Interrupted:
+    """The error of rows that no shard took before their caller was interrupted."""
+    taker = "a shard took its rows" if shard is None else f"shard {shard} took its part"
+    text = f"{uri}: a call was interrupted before {taker}: they are not written; put them again"
+    return Interrupted(text, not_written=rows)
 
 
 def joined(failures: Mapping[UUID, WeirError], more: Errors) -> dict[UUID, WeirError]:

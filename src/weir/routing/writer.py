@@ -21,6 +21,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.config import WriterConfig
+from weir.durations import deadline_after, seconds_until
 from weir.env import ForkGuard
 from weir.errors import (
     InvalidInput,
@@ -33,11 +34,10 @@ from weir.format.schema import TableSchema
 from weir.format.sharding import Identity, Router, makes_shards, value_of_app
 from weir.format.wal_entry import check_token
 from weir.lake.params import bind_condition, bind_update, bind_when
-from weir.log.intake import Intake
 from weir.log.small_put import as_small_put
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.fan_out import FanOut, Part, Run, is_of_interrupts, unbegun
+from weir.routing.fan_out import FanOut, Part, Run, is_of_interrupts
 from weir.routing.open_writers import OpenWriters, closed
 from weir.routing.own import OwnShards
 from weir.routing.receipt import Receipt
@@ -48,25 +48,13 @@ from weir.routing.sql_checks import SqlChecks
 from weir.shard.ack import Ack, Taken
 from weir.shard.ending import forked
 from weir.shard.puts import off_the_loop
-from weir.shard.request import Request, WriteCounts
-from weir.shard.request_builder import (
-    MISSING,
-    ON_CONFLICT,
-    Missing,
-    OnConflict,
-    PartialRows,
-    RequestBuilder,
-    check_choice,
-    check_no_deletes,
-)
+from weir.shard.request import WriteCounts
+from weir.shard.request_builder import AskedRows, Missing, OnConflict, WriteSpec
 from weir.shard.stats import WriterStats
 from weir.shard.writer import ShardWriter
 from weir.types import Filter, Keys, Params, Rows
 
 T = TypeVar("T")
-
-Ask = Callable[[RequestBuilder, list[pa.RecordBatch]], Request]
-"""Makes the request of a write that looks first, for the rows of one shard."""
 
 
 class TableWriter:
@@ -103,6 +91,7 @@ class TableWriter:
         self.unheard = self._writers.unheard
         self._own = own
         self._intake = self._writers.intake
+        self._asked = AskedRows(self._intake)
         self._sql = SqlChecks(schema)
         writers = self._writers
         self._route_cache = RouteCache(core, schema.plain, writers.open, writers.lone)
@@ -154,7 +143,7 @@ class TableWriter:
         concurrently. `when`: see `ShardWriter.put`.
         """
         if when is not None or params is not None:
-            return self._put_when(data, bind_when(when, params), timeout)
+            return self._decide(data, WriteSpec("put", bind_when(when, params)), timeout)
         wait = self._waits if wait is None else wait
         way = None if self._is_over else self._route_cache.find(data)
         if way is None:
@@ -186,10 +175,8 @@ class TableWriter:
     def _keep_untaken(self, shard: UUID, data: Rows, taken: Taken) -> None:
         """The caller of a put of one shard is interrupted: rows that its writer has not accepted
         are handed back by a flush or close (F-16)."""
-        if not any(ack.is_taken for ack in taken):
-            with contextlib.suppress(WeirError):  # rows that it would have refused
-                rows = self._intake.rows(data)
-                self.unheard.keep(unbegun(self._core.uri, shard, rows), shard)
+        with contextlib.suppress(WeirError):  # rows that it would have refused
+            self.unheard.left(shard, self._intake.rows(data), taken)
 
     async def aput(self, data: Rows) -> Receipt:
         """`put` for asyncio: returns when durable, without blocking the loop.
@@ -197,14 +184,14 @@ class TableWriter:
         Thousands of tasks share entries, and wait for room instead of failing. A task that is
         cancelled leaves its put under way: `flush_wal` or `close` makes it durable or raises.
         """
-        is_small = not self._is_over and as_small_put(data) is not None
-        way = self._route_cache.find(data) if is_small else None
-        if way is None:
+        small = None if self._is_over else as_small_put(data)
+        way = None if small is None else self._route_cache.find(data)
+        if small is None or way is None:
             return await self._awrite(await off_the_loop(self._intake.rows, data))
         record, shard, writer = way
         taken: Taken = []
         try:
-            return self._receipt(((shard, await writer.puts.aput(data, taken)),))
+            return self._receipt(((shard, await writer.puts.aput_small(small, taken)),))
         except WeirError as error:
             call = self._failed_put(shard, error, None)
             follow = partial(call.follow, self._split, record)
@@ -255,33 +242,20 @@ class TableWriter:
         self, rows: Rows, *, missing: Missing = "error", timeout: float | None = None
     ) -> WriteCounts:
         """Set some columns of rows, given with their key; see `ShardWriter.update`."""
-        check_choice(missing, MISSING, "missing")
-        batches = PartialRows(self._keyed("update")).shape(rows)
-
-        def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
-            return requests.update_shaped(part, missing)
-
-        return self._decide("update", ask, batches, timeout)
+        return self._decide(rows, WriteSpec("update", missing=missing), timeout)
 
     def insert(
         self, rows: Rows, *, on_conflict: OnConflict = "error", timeout: float | None = None
     ) -> WriteCounts:
         """Put rows whose keys do not exist; see `ShardWriter.insert`."""
-        check_choice(on_conflict, ON_CONFLICT, "on_conflict")
-        batches = self._keyed("insert").rows(rows)
-        check_no_deletes(batches)
-
-        def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
-            return requests.insert(pa.Table.from_batches(part), on_conflict)
-
-        return self._decide("insert", ask, batches, timeout)
+        return self._decide(rows, WriteSpec("insert", on_conflict=on_conflict), timeout)
 
     def delete_where(
         self, filter: Filter, *, params: Params | None = None, timeout: float | None = None
     ) -> WriteCounts:
         """Delete the rows that pass a filter; opens (claims) every shard. See
         `ShardWriter.delete_where`. A writer with shards of its own deletes in those only."""
-        self._keyed("delete_where")
+        self._require_keyed("delete_where")
         bound = bind_condition(filter, params)
         self._sql.check_filter(bound)
         return self._where("delete_where", bound, None, timeout)
@@ -296,29 +270,19 @@ class TableWriter:
     ) -> WriteCounts:
         """Set columns of the rows that pass a filter; opens (claims) every shard. See
         `ShardWriter.update_where`. A writer with shards of its own updates in those only."""
-        self._keyed("update_where")
+        self._require_keyed("update_where")
         bound, changes = bind_update(filter, assignments, params)
         self._sql.check_filter(bound)
         self._sql.check_assignments(changes)
         return self._where("update_where", bound, changes, timeout)
 
-    def _put_when(self, rows: Rows, when: Filter, timeout: float | None) -> WriteCounts:
-        batches = self._keyed("put").rows(rows)
-        self._sql.check_condition(when)
-
-        def ask(requests: RequestBuilder, part: list[pa.RecordBatch]) -> Request:
-            return requests.put_when(pa.Table.from_batches(part), when)
-
-        return self._decide("put", ask, batches, timeout)
-
-    def _keyed(self, call: str) -> Intake:
-        """What shapes the rows of a call that looks first; raises unless there can be one."""
+    def _require_keyed(self, call: str) -> None:
+        """Raise unless there can be a call that looks first."""
         if not self._core.record.primary_key:
             raise InvalidInput(
                 f"{self._core.uri}: {call} needs a primary key; this table is append-only"
             )
         self._require_memtables(call)
-        return self._intake
 
     def _require_memtables(self, call: str) -> None:
         """Also before any shard is open: the answer does not depend on how many are."""
@@ -328,18 +292,21 @@ class TableWriter:
                 " enable_memtable=False; open one with enable_memtable=True"
             )
 
-    def _decide(
-        self, call: str, ask: Ask, batches: list[pa.RecordBatch], timeout: float | None
-    ) -> WriteCounts:
+    def _decide(self, rows: Rows, asked: WriteSpec, timeout: float | None) -> WriteCounts:
+        self._require_keyed(asked.verb)
+        batches = self._asked.shape(rows, asked)
+        if asked.when is not None:
+            self._sql.check_condition(asked.when)
+
         def run(writer: ShardWriter, part: Part) -> WriteCounts:
-            return writer.decide(call, lambda r: ask(r, part.rows), timeout, part.taken)
+            return writer.decide(part.rows, asked, timeout, part.taken)
 
         try:
             found = self._fan_out(run, batches, timeout)
         except PartialWrite as failed:
             conflicts = [e for e in failed.failures.values() if isinstance(e, KeyConflict)]
-            if len(conflicts) < len(failed.failures):
-                raise
+            if failed.under_way or len(conflicts) < len(failed.failures):
+                raise  # which also names the shards that are not durable yet
             keys = [key for conflict in conflicts for key in conflict.keys]
             raise KeyConflict(str(failed), keys, not_written=failed.not_written) from failed
         return sum(found.values(), WriteCounts())
@@ -404,11 +371,17 @@ class TableWriter:
         self._follow_buffered()
         self._each(lambda writer: writer.flush())
 
-    def flush_wal(self) -> None:
-        """Return when everything put so far is durable."""
+    def flush_wal(self, timeout: float | None = None) -> None:
+        """Return when everything put so far is durable.
+
+        Raises `TimeoutError` when nothing failed and a shard was not done within `timeout` seconds:
+        its rows go on, and may be waited for again.
+        """
         self._require_open()
-        self._follow_buffered()
-        self._each(lambda writer: writer.flush_wal())
+        clock = self._core.env.clock
+        deadline = deadline_after(timeout, clock)
+        self._follow_buffered(deadline)
+        self._each(lambda writer: writer.flush_wal(seconds_until(deadline, clock)))
 
     def stats(self) -> dict[UUID, WriterStats]:
         """What the open writers have counted, by shard. No request."""
@@ -480,32 +453,37 @@ class TableWriter:
     def _each(self, run: Callable[[ShardWriter], object]) -> None:
         FanOut(self._writers, lambda writer, _: run(writer)).over_all()
 
-    def _follow_buffered(self) -> None:
+    def _follow_buffered(self, deadline: float | None = None) -> None:
         """See rows through that nobody waits for; those of shards that the routing has left are on
-        their way at the heirs afterwards. Raises nothing: whoever is asked next reports."""
+        their way at the heirs afterwards. Raises nothing: whoever is asked next reports, also what
+        is not done by the deadline."""
         if self._own is not None:
             return  # its rows have no heirs that it may write to: close hands them back
         self._writers.move_again()  # before the heirs are asked: they are asked for these rows too
         for _ in range(REROUTES):
-            if not self._follow_once():
+            if not self._follow_once(deadline):
                 return
 
-    def _follow_once(self) -> bool:
+    def _follow_once(self, deadline: float | None) -> bool:
         core = self._core
+        clock = core.env.clock
         if self._writers.is_behind:  # guard: C-11 test_reroute
             self._writers.follow(core.record)  # resharded by this handle: no newer one will come
             return True
         record, writers = core.record, self._writers.all()
-        ended = core.env.threads.map(
-            ShardWriter.see_through, list(writers.values()), workers=CONCURRENCY
-        )
+
+        def ended_with(writer: ShardWriter) -> WeirError | None:
+            return writer.see_through(seconds_until(deadline, clock))
+
+        ended = core.env.threads.map(ended_with, list(writers.values()), workers=CONCURRENCY)
         left = {
             shard: error
             for (shard, writer), error in zip(writers.items(), ended, strict=True)
             if error is not None and writer.has_rows_left
         }
         moved = {shard: left[shard] for shard in self._writers.routed_away(left)}
-        if not moved or not self._writers.await_heirs(record.routing_version, moved):
+        left_for = seconds_until(deadline, clock)
+        if not moved or not self._writers.await_heirs(record.routing_version, moved, left_for):
             return False
         self._writers.follow(core.record)
         return True

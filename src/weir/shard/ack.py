@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weir.env import Lock, Threads
     from weir.log.small_put import Shaped, SmallPut
     from weir.shard.commit import Committer
-    from weir.shard.decision import Decision
+    from weir.shard.decide import Decision
     from weir.types import Generation
 
 logger = logging.getLogger("weir.shard")
@@ -86,8 +86,8 @@ class Ack:
     __slots__ = (
         "_batches",
         "_error",
-        "attended",
         "callbacks",
+        "callers",
         "committer",
         "decision",
         "done",
@@ -126,9 +126,9 @@ class Ack:
         """The rows, as a part of a batch shared with other puts."""
         self.decision: Decision | None = None
         """What the committing thread decides; its rows are then those of this put."""
-        self.attended = False
-        """True while a caller is there that gets the outcome, and when it has got it. A flush or
-        close that fails reports the rows of all other puts (F-16)."""
+        self.callers = 0
+        """Callers that get the outcome, or have got it. Whoever leaves without it is counted no
+        more: a flush or close that fails reports the rows of puts without any (F-16)."""
         self.heirs: Heirs | None = None
         """Where the rows went when the routing left the shard; the outcome is theirs."""
         self.gate: Lock | None = None
@@ -214,8 +214,9 @@ class Ack:
         """
         if self.committer is not None:
             self.committer.wait(self, timeout)
-        elif self.error is not None:
-            raise self.error
+        elif (error := self.error) is not None:
+            self.callers += 1
+            raise error
         return self.position
 
     def pass_gate(self, gate: Lock, timeout: float | None) -> bool:

@@ -24,7 +24,6 @@ Keeps
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -51,9 +50,10 @@ from weir.meters import (
     Facts,
 )
 from weir.shard.ack import Ack, DoneCallback, release, rows_of, run_callbacks
-from weir.shard.decision import decide_run
+from weir.shard.decide import decide_run
 from weir.shard.ending import Ending, internal
 from weir.shard.flush import Flusher
+from weir.shard.lookups import Lookups
 from weir.shard.outages import retry_outage
 from weir.shard.state import EntrySlot, WriterState, fail
 from weir.shard.stats import writer_stats
@@ -73,12 +73,18 @@ class Committer:
     """Commits the puts of one writer. Safe to share between threads."""
 
     def __init__(
-        self, state: WriterState, intake: Intake, appender: WalAppender, flusher: Flusher | None
+        self,
+        state: WriterState,
+        intake: Intake,
+        appender: WalAppender,
+        flusher: Flusher | None,
+        lookups: Lookups | None,
     ) -> None:
         self.intake = intake
         self._state = state
         self._appender = appender
         self._flusher = flusher
+        self._lookups = lookups
         self._env = state.env
         threads = state.env.threads
         self._right = threads.lock()
@@ -112,16 +118,29 @@ class Committer:
         self._attend(ack, lambda: self._put(ack, deadline, wait=wait), wait=wait)
 
     def _attend(self, ack: Ack, run: Callable[[], None], *, wait: bool) -> None:
-        """Put or wait for a caller, which gets the outcome, unless it is interrupted."""
-        ack.attended = True
+        """Put or wait for a caller, which gets the outcome unless it leaves before: it does not
+        `wait`, its time is up, or it is interrupted."""
+        ack.callers += 1
+        is_there = True
         try:
             run()
-            if wait and (error := ack.error) is not None:
+            if not (wait and ack.done):
+                # Atomic with the end of a writer: a close in between would count the rows as
+                # reported, while their caller only got a timeout (F-16).
+                with self._state.lock:
+                    self._step_back(ack)
+                    if not (ack.is_refused or (wait and ack.done)):
+                        ack.callers -= 1  # F-16: no call between this and the next line
+                        is_there = False
+            if is_there and (error := ack.error) is not None:
                 raise error
+            if wait and not is_there:
+                raise TimeoutError(self._late())
         except Exception:
             raise
         except BaseException as interrupt:
-            ack.attended = False  # first: from here on a flush or close reports the rows
+            if is_there:  # first: from here on a flush or close reports the rows
+                ack.callers -= 1
             self.interrupted(ack, interrupt)
             raise
 
@@ -148,7 +167,6 @@ class Committer:
     def offer(self, ack: Ack) -> None:
         """`put` for a task, which then awaits the future of the ack; never blocks."""
         state = self._state
-        ack.attended = True
         with state.lock:
             state.submit(ack)
         if not ack.is_accepted:
@@ -201,7 +219,7 @@ class Committer:
         if last is None:
             self._finish_interrupted()
         elif not self.watch(last, timeout):
-            raise TimeoutError(self._late(timeout))
+            raise TimeoutError(self._late())
         return state.failure is None
 
     def watch(self, ack: Ack, timeout: float | None = None) -> bool:
@@ -214,18 +232,6 @@ class Committer:
         with self._state.lock:
             self._step_back(ack)
         return is_done
-
-    def leave(self, ack: Ack) -> bool:
-        """Stop waiting for the ack; False when it is done, and the caller gets its outcome.
-
-        Atomic with the end of a writer: a close in between would count the rows as reported, while
-        their caller only got a timeout (F-16).
-        """
-        self.book()  # now: the caller may change its rows, reads them (M-1), is told of errors
-        with self._state.lock:
-            ack.attended = ack.done
-            self._step_back(ack)
-            return not ack.done
 
     def join(self) -> None:
         """Return when the commit threads of a stopped writer have ended."""
@@ -274,7 +280,8 @@ class Committer:
         return gate
 
     def _await(self, ack: Ack, deadline: float | None) -> None:
-        """Return when `ack` is done; raise `TimeoutError` or `Backpressure` after the deadline."""
+        """Return when `ack` is done, or at the deadline; raise `Backpressure` if it was not even
+        accepted by then."""
         if deadline is not None:
             self._state.is_urgent = True
         self._hurry()
@@ -284,8 +291,7 @@ class Committer:
             withdrawn = self._state.withdraw(ack)
         if withdrawn:
             raise self._no_room(ack)
-        if self.leave(ack):
-            raise TimeoutError(self._late(None))
+        self.book()  # now: the caller may change its rows, reads them (M-1), is told of errors
 
     def interrupted(self, ack: Ack, interrupt: BaseException) -> None:
         """A caller stops waiting because it was interrupted, or its task was cancelled; what it
@@ -334,11 +340,6 @@ class Committer:
         if not ack.is_accepted and not ack.done:
             self._await_room(ack, deadline)
         self.book()
-        with state.lock:
-            self._step_back(ack)
-            ack.attended = ack.is_refused  # from here on nobody waits for it
-        if ack.is_refused:
-            raise ack.error or state.ending.refused()
         config = state.config
         if (
             config.durable_write
@@ -376,10 +377,9 @@ class Committer:
             not_written=ack.batches,
         )
 
-    def _late(self, timeout: float | None) -> str:
-        after = "in time" if timeout is None else f"after {timeout} s"
+    def _late(self) -> str:
         return (
-            f"{self._state.name}: the rows are not durable {after}. They are still being written:"
+            f"{self._state.name}: the rows are not durable in time. They are still being written:"
             " flush_wal() and close() wait for them"
         )
 
@@ -417,7 +417,7 @@ class Committer:
         if state.booked == len(state.queue):
             return
         with self._booking:
-            while self._book_some():
+            while state.booked < len(state.queue) and self._book_some():
                 pass
 
     def _book_some(self) -> bool:
@@ -427,12 +427,13 @@ class Committer:
             waiting = [] if state.failure is not None else state.unbooked()
         if not waiting:
             return False
-        if waiting[0].decision is None:
-            run = list(takewhile(lambda ack: ack.decision is None, waiting))
-            self._shape(run)
-        else:
-            run = list(takewhile(lambda ack: ack.decision is not None, waiting))
+        is_decided, run = waiting[0].decision is not None, waiting
+        if len(waiting) > 1:
+            run = list(takewhile(lambda ack: (ack.decision is not None) is is_decided, waiting))
+        if is_decided:
             self._decide(run)
+        else:
+            self._shape(run)
         self._booked(sum([ack.rows for ack in run]))
         return True
 
@@ -440,7 +441,8 @@ class Committer:
         """Shape the rows of small puts in one conversion, and book the rows of all (M-7)."""
         state = self._state
         unshaped = [(ack, ack.unshaped) for ack in run if ack.unshaped is not None]
-        shaped = shape_together(self.intake, [put for _, put in unshaped], self._env.limits)
+        puts = [put for _, put in unshaped]
+        shaped = shape_together(self.intake, puts, self._env.limits) if puts else []
         refused = []
         with state.lock:
             if state.failure is not None:
@@ -455,18 +457,24 @@ class Committer:
                     ack.shaped = result
                 ack.unshaped = None
             self._book_each(run)
-        self._tell(refused)
+        if refused:
+            self._tell(refused)
 
     def _decide(self, run: Sequence[Ack]) -> None:
         """Decide those writes together and book the rows that result (O-2)."""
         state = self._state
-        memtables = state.memtables
+        memtables, lookups = state.memtables, self._lookups
         assert memtables is not None, "M-2: a WAL-only writer does not look"
+        assert lookups is not None, "a writer that decides looks up"
         decisions = [(ack, ack.decision) for ack in run if ack.decision is not None]
         with state.lock:
             there = [(ack, decision) for ack, decision in decisions if not ack.done]
+        unknown = [decision for _, decision in there if decision.found is None]
+        if unknown:
+            lookups.look(unknown)
+        with state.lock:
             fresh = [d for _, d in there if d.is_current(memtables)]
-            since = memtables.since(min((d.mark for d in fresh), default=None))
+            since = memtables.since(min((d.found.mark for d in fresh if d.found), default=None))
         decide_run(fresh, since, self.intake, self._env.limits)
         with state.lock:
             # guard: O-2 last test_looking
@@ -486,6 +494,9 @@ class Committer:
     def _book_each(self, run: Sequence[Ack]) -> None:
         """Book puts in order, lock held; neighbours whose rows share a batch in one step."""
         state = self._state
+        if len(run) == 1:
+            self._book_one(run[0])
+            return
         for key, shared in groupby(run, key=_batch_of):
             acks = list(shared)
             if key is not None and state.memtables is not None and len(acks) > 1:
@@ -494,10 +505,13 @@ class Committer:
                     state.book(acks, rows_of(acks), more)
                     continue
             for ack in acks:
-                if ack.rows and not ack.done:
-                    state.book([ack], ack.batches, ack.fill)
-                else:
-                    state.skip(ack)
+                self._book_one(ack)
+
+    def _book_one(self, ack: Ack) -> None:
+        if ack.rows and not ack.done:
+            self._state.book([ack], ack.batches, ack.fill)
+        else:
+            self._state.skip(ack)
 
     def _booked(self, rows: int) -> None:
         flusher, memtables = self._flusher, self._state.memtables
@@ -657,8 +671,10 @@ class Committer:
         if told:
             run_callbacks(told)
             for ack in told:
-                with contextlib.suppress(ValueError):  # another thread told it too
+                try:  # noqa: SIM105  several times as fast as `suppress`
                     self._finished.remove(ack)
+                except ValueError:  # another thread told it too
+                    pass
 
     # -- the commit thread -----------------------------------------------------------------------
 

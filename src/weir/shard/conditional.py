@@ -1,4 +1,4 @@
-"""Conditional writes: the caller looks up the newest rows, the committing thread decides.
+"""Conditional writes: the newest rows are looked up, and the committing thread decides.
 
 Keeps
   O-2  no row of those keys comes between lookup and decision unseen: the thread that books all rows
@@ -10,18 +10,17 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from weir.durations import deadline_after, seconds_until
 from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
-from weir.log.intake import Intake, size_of
+from weir.log.intake import Intake
 from weir.shard.ack import Ack, Taken
 from weir.shard.commit import Committer
-from weir.shard.decision import Decision, key_columns
 from weir.shard.ending import with_rows
-from weir.shard.memtable import Mark
+from weir.shard.lookups import Lookups
 from weir.shard.once import ExactlyOnce, Noted
 from weir.shard.own_reads import OwnReads
 from weir.shard.request import Request, WriteCounts
@@ -33,13 +32,17 @@ class ConditionalWrites:
     """The conditional writes of one writer. Safe to share between threads."""
 
     def __init__(
-        self, state: WriterState, intake: Intake, reads: OwnReads, committer: Committer
+        self,
+        state: WriterState,
+        intake: Intake,
+        reads: OwnReads,
+        lookups: Lookups,
+        committer: Committer,
     ) -> None:
-        assert state.memtables is not None, "M-2: a WAL-only writer does not look"
         self._state = state
-        self._memtables = state.memtables
         self._intake = intake
         self._reads = reads
+        self._lookups = lookups
         self._committer = committer
         self.requests = RequestBuilder(intake, reads)
 
@@ -58,6 +61,7 @@ class ConditionalWrites:
             try:
                 ack = self._decide(request, wait=wait, timeout=timeout, taken=taken)
                 self._prove(request, ack, wait=wait)
+                return _answer(request)
             except WeirError as error:
                 if isinstance(error, Backpressure | InvalidInput | KeyConflict):
                     raise
@@ -116,10 +120,10 @@ class ConditionalWrites:
         """Look up the rows and have the request decided; return when it is booked, or durable."""
         clock = self._state.env.clock
         deadline = deadline_after(timeout, clock)
-        nbytes = _size_of(request)
+        nbytes = _size_of(request, self._intake)
         while True:
             ack = Ack(self._committer, (), rows=0, nbytes=nbytes)
-            ack.decision = decision = self._look(request)
+            ack.decision = decision = self._lookups.begin(request)
             if taken is not None:
                 taken.append(ack)
             if noted is not None:
@@ -127,35 +131,6 @@ class ConditionalWrites:
             self._committer.put(ack, wait=wait, timeout=seconds_until(deadline, clock))
             if not decision.is_stale:
                 return ack
-
-    def _look(self, request: Request) -> Decision:
-        """Look up the newest rows of the keys; note first where rows that come later begin."""
-        schema, steps = self._intake.schema, request.steps
-        verbs = {id(step.verb): step.verb for step in steps}.values()
-        read = {name for verb in verbs for name in verb.columns_read(schema)}
-        read.update(schema.primary_key)
-        columns = [name for name in schema.arrow.names if name in read]
-        keys = steps[0].keys
-        if len(steps) > 1:
-            keys = list(dict.fromkeys(key for step in steps for key in step.keys))
-        # A scan found its rows already; used once, since the rows may be lost.
-        seen, request.seen = request.seen, None
-        known = None if seen is None else self._reads.still(seen)
-        if seen is not None and known is not None:
-            mark = Mark(seen.generation, seen.batches)
-            decision = Decision(request, columns, *known, mark)
-            if known[0].num_rows == len(keys) and len(steps) == 1:
-                decision.keys = keys
-        else:
-            self._committer.book()  # M-1: rows accepted before this call are seen by the lookup
-            with self._state.lock:
-                mark = self._memtables.mark()
-            found, alive = self._reads.lookup(
-                keys, lambda: _distinct(request, keys, self._intake), columns
-            )
-            decision = Decision(request, columns, found, alive, mark)
-        self._state.env.failpoint("looking.looked")
-        return decision
 
     def _prove(self, request: Request, ack: Ack, *, wait: bool) -> None:
         """O-4: a successor may have decided otherwise, if the call writes nothing."""
@@ -172,18 +147,8 @@ def _answer(request: Request) -> WriteCounts:
     return request.counts
 
 
-def _size_of(request: Request) -> int:
+def _size_of(request: Request, intake: Intake) -> int:
     """Roughly the bytes of the rows that the request may write."""
     if request.seen is not None:
         return int(request.seen.rows.nbytes)
-    return sum(map(size_of, request.given))
-
-
-def _distinct(request: Request, keys: Sequence[object], intake: Intake) -> pa.Table:
-    """The key columns of the request, with each of `keys` once and in that order."""
-    table = key_columns(request.steps, intake.schema)
-    if table.num_rows == len(keys):
-        return table
-    given = (key for step in request.steps for key in step.keys)
-    places = {key: row for row, key in enumerate(given)}
-    return table.take(pa.array([places[key] for key in keys]))
+    return sum(map(intake.size_of, request.given))

@@ -1,4 +1,8 @@
-"""How requests of one group are decided: each sees those before it, in one pass where possible.
+"""What the committing thread decides: the rows that were looked up, and those that came since.
+
+A lookup notes where the rows that come later begin (`weir.shard.lookups`). The committing thread,
+which books all rows in order, adds those that came since and decides, in one pass where possible:
+nothing can come in between.
 
 Keeps
   O-2  requests of one group see each other's rows, in order, as if they came one after the other
@@ -8,21 +12,28 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from weir.env import Limits
 from weir.errors import InvalidInput, KeyConflict, WeirError
 from weir.format.expiry import Alive
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.log.intake import Intake, size_of
+from weir.log.intake import Intake
 from weir.log.small_put import Shaped
 from weir.merge.levels import shaped
 from weir.shard.actions import FoundRows, Mask, Verb, Verdict, as_mask, rows_where
-from weir.shard.request import NOTHING, Request, Step, WriteCounts, joined
+from weir.shard.memtable import Mark, MemTables
+from weir.shard.request import NOTHING, Request, Step, WriteCounts, joined, parts_of
 
+SURELY_FITS: Final = 64 << 10
+"""Bytes of rows that need not be measured before they go into an entry (F-15)."""
 NAMED_KEYS: Final = 10
 """Most keys that the message of a conflict names; `KeyConflict.keys` has all."""
 
@@ -189,13 +200,13 @@ def _decide_step(
     found = newest.look(keys)
     verdict = verb.decide(joined(steps), found, intake)
     had = found.present if verb.sees_own_writes else _had(keys, found.present, verdict)
-    if verdict.is_plain and _note_plainly(run, steps, had, verdict):
+    if verdict.is_plain and _note_plainly(run, steps, had, verdict, intake):
         if more:
             newest.take_in(verdict.rows)  # guard: O-2 test_looking
         return
     first = written = 0
     all_gone = as_mask(verdict.rows.column(TOMBSTONE))
-    row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
+    row_bytes = intake.size_of(verdict.rows) // max(1, verdict.rows.num_rows)
     for request, step in zip(run, steps, strict=True):
         rows_given = step.rows.rows
         here = slice(first, first + rows_given)
@@ -240,12 +251,12 @@ def _had(keys: Sequence[Any], present: Mask, verdict: Verdict) -> Mask:
 
 
 def _note_plainly(
-    run: Sequence[Request], steps: Sequence[Step], had: Mask, verdict: Verdict
+    run: Sequence[Request], steps: Sequence[Step], had: Mask, verdict: Verdict, intake: Intake
 ) -> bool:
     """Note the usual outcome, that every row is written; False if a request has several steps."""
     if len(run) == 1 and len(run[0].steps) > 1:
         return False
-    row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
+    row_bytes = intake.size_of(verdict.rows) // max(1, verdict.rows.num_rows)
     were = had.tolist()
     first = 0
     for request, step in zip(run, steps, strict=True):
@@ -275,3 +286,124 @@ def _conflict(
     return KeyConflict(
         f"{len(keys)} of {rows.num_rows} keys {reason}: {named}{more}; nothing was written", keys
     )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Found:
+    """The newest rows of some keys; several requests may share one lookup."""
+
+    rows: pa.Table
+    alive: Alive | None
+    """Which rows have not expired; None: rows do not expire."""
+    mark: Mark
+    """Where rows begin that came after the lookup."""
+    is_aligned: bool = False
+    """Every key of the one request has a row, in their order."""
+
+
+@dataclass(eq=False, slots=True)
+class Decision:
+    """One request on its way to be decided."""
+
+    request: Request
+    columns: Sequence[str]
+    """The columns to look up: the key, and those that its verbs read."""
+    keys: Sequence[Any]
+    """Each key once."""
+    found: Found | None = None
+    """None until its rows were looked up, or if that failed."""
+    is_stale: bool = False
+    """Rows that came since were flushed, and can no longer be told apart: look up again."""
+    nbytes: int = 0
+    """Bytes of the rows that were decided."""
+
+    def is_current(self, memtables: MemTables) -> bool:
+        """True when all rows that came since the lookup are in memory; lock held."""
+        if self.found is None:
+            return False
+        self.is_stale = memtables.oldest.generation > self.found.mark.generation
+        return not self.is_stale
+
+    @property
+    def piece(self) -> Shaped | None:
+        """The rows that were decided, as a part of a shared batch."""
+        return self.request.piece
+
+    @property
+    def rows(self) -> Sequence[pa.RecordBatch]:
+        """The rows that were decided."""
+        piece = self.request.piece
+        return self.request.rows if piece is None else (piece.alone(),)
+
+    @property
+    def row_count(self) -> int:
+        """How many rows were decided."""
+        piece = self.request.piece
+        return sum(b.num_rows for b in self.request.rows) if piece is None else piece.rows
+
+
+def decide_run(
+    decisions: Sequence[Decision], since: Sequence[pa.RecordBatch], intake: Intake, limits: Limits
+) -> None:
+    """Decide those requests, each of which sees the ones before it; `since` are all rows that came
+    after the oldest lookup, in order."""
+    written: list[pa.RecordBatch] = []
+    looked = [(decision, decision.found) for decision in decisions if decision.found is not None]
+    for _, alike in groupby(looked, key=lambda d: (tuple(d[0].columns), d[1].alive is None)):
+        run = list(alike)
+        _decide_alike(run, [*since, *written], intake)
+        for decision, _ in run:
+            _measure(decision, intake, limits)
+            written += decision.rows
+
+
+def _decide_alike(
+    run: Sequence[tuple[Decision, Found]], since: Sequence[pa.RecordBatch], intake: Intake
+) -> None:
+    schema = intake.schema
+    steps = [step for decision, _ in run for step in decision.request.steps]
+    given = [key for step in steps for key in step.keys]
+    # Of a key that was looked up twice the later row counts, unless `since` has a newer one.
+    looked = {id(found): found for _, found in run}
+    ordered = sorted(looked.values(), key=lambda found: found.mark)
+    rows = pa.concat_tables([found.rows for found in ordered])
+    newest = Newest(rows, schema, ordered[-1].alive)
+    if ordered[0].is_aligned and len(run) == 1:
+        newest.are_of(run[0][0].keys)
+    if since:
+        keys = pk_values(key_columns(steps, schema), schema.primary_key)
+        recent = pa.Table.from_batches(since)
+        ours = pc.is_in(pk_values(recent, schema.primary_key), value_set=keys)
+        for batch in recent.filter(ours).combine_chunks().to_batches():
+            newest.take_in(batch)
+    runs = runs_of(
+        [decision.request for decision, _ in run],
+        may_expire=ordered[-1].alive is not None,
+        are_distinct=len(set(given)) == len(given),
+    )
+    decide_all(runs, newest, intake)
+
+
+def _measure(decision: Decision, intake: Intake, limits: Limits) -> None:
+    """Note the size of the rows, or refuse rows that do not fit one entry (F-15)."""
+    request = decision.request
+    piece = request.piece
+    nbytes = sum(map(intake.size_of, request.rows)) if piece is None else piece.nbytes
+    if nbytes > SURELY_FITS:
+        try:
+            nbytes = intake.fit(decision.rows, limits)
+        except WeirError as error:
+            request.forget()
+            request.error = error
+            nbytes = 0
+    decision.nbytes = nbytes
+
+
+def key_columns(steps: Sequence[Step], schema: TableSchema) -> pa.Table:
+    """The key columns of the steps; a key may be there several times."""
+    parts = parts_of(steps)
+    columns = [
+        pa.chunked_array([part.batch.column(name).slice(part.offset, part.rows) for part in parts])
+        for name in schema.primary_key
+    ]
+    return pa.Table.from_arrays(columns, schema=schema.key_schema).combine_chunks()

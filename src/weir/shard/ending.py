@@ -33,7 +33,9 @@ class Ending:
         self._left: dict[Ack, None] = {}
         """Puts whose rows are not acknowledged, in order."""
         self._reported: set[Ack] = set()
-        """Those whose rows a caller has: they go nowhere by themselves any more."""
+        """Those that a flush or close has listed."""
+        self._kept: set[Ack] = set()
+        """Those whose rows a caller has, or has seen: it sends them nowhere any more."""
         self._last_report: tuple[BaseException | None, Sequence[Ack]] = (None, ())
         self._threads = env.threads
         self._lock = env.threads.lock()
@@ -58,7 +60,7 @@ class Ending:
         """The rows of a put are not acknowledged. Unless its caller waits for the outcome, a flush
         or close reports them."""
         ack.is_refused = True
-        self.is_told = self.is_told or ack.attended
+        self.is_told = self.is_told or ack.callers > 0
         with self._lock:
             self._left[ack] = None
 
@@ -72,13 +74,13 @@ class Ending:
                 error = ack.error
                 if not isinstance(error, WeirError) or not _may_move(ack, error):
                     continue
-                # Before the look at `attended`: a caller attends first, and looks for heirs then.
+                # Before the look at its callers: one is counted first, and looks for heirs then.
                 heirs = self._heirs_of(ack)
                 if not heirs.is_claimed:
-                    if ack.attended:
+                    if not self._is_free(ack):
                         heirs.moved(None)
                         continue
-                    ack.attended = heirs.is_claimed = True
+                    heirs.is_claimed = True
                 taken.append((ack, error))
         return taken
 
@@ -87,9 +89,9 @@ class Ending:
         looks at `ack.heirs` then; False when they may not go elsewhere."""
         with self._lock:
             error = ack.error
-            if ack not in self._left or ack in self._reported or not isinstance(error, WeirError):
+            if ack not in self._left or not isinstance(error, WeirError):
                 return False
-            if not _may_move(ack, error):
+            if ack in self._kept or ack in self._reported or not _may_move(ack, error):
                 return False
             self._heirs_of(ack).is_claimed = True
             return True
@@ -98,12 +100,15 @@ class Ending:
         """The caller that waits for a put gets its rows; False when they went elsewhere, or are
         about to."""
         with self._lock:
-            heirs = ack.heirs
-            if heirs is not None and heirs.is_claimed and not heirs.is_back:
+            if _moves(ack):
                 return False
-            self._reported.add(ack)
-            ack.attended = True
+            self._kept.add(ack)
             return True
+
+    def _is_free(self, ack: Ack) -> bool:
+        """True when nobody has the rows of a put that is left, or is about to get them: no caller,
+        no report and no heir. Who gets rows is decided here alone (F-16); lock held."""
+        return not (ack.callers or ack in self._reported or _moves(ack))
 
     def _still_left(self) -> list[Ack]:
         """The puts that are left, without those of a move that was interrupted as it ended; lock
@@ -138,7 +143,6 @@ class Ending:
         for ack in list(self._left):
             heirs = ack.heirs
             if heirs is not None and heirs.begun is None and not heirs.is_told:
-                ack.attended = False
                 heirs.moved(None)
 
     def keep(self, ack: Ack, error: WeirError) -> None:
@@ -149,7 +153,6 @@ class Ending:
 
     def take_back(self, ack: Ack, error: WeirError) -> None:
         """List a put again that was handed over and went nowhere."""
-        ack.attended = False
         self.keep(ack, error)
         if ack.heirs is not None:
             ack.heirs.moved(None)
@@ -175,34 +178,37 @@ class Ending:
         """Raise `error` when rows are left that no caller waits for or was told of: those of a put
         that was interrupted after another thread had closed the writer."""
         with self._lock:
-            is_heard = all(ack.attended for ack in self._still_left())
-        if not is_heard:
+            is_free = any(map(self._is_free, self._still_left()))
+        if is_free:
             raise self.error()
 
     def error(self) -> WeirError:
-        """The error for a flush or close: all rows left that no caller waits for or was told of.
-
-        The one place that decides who reports rows: a caller that waits for its put, or this.
-        """
+        """The error for a flush or close: all rows left that nobody else has or gets."""
         self.is_told = True
+        error: WeirError | None = None
+        try:
+            with self._lock:
+                free = [ack for ack in self._still_left() if self._is_free(ack)]
+                error = self._report_of(free)
+                self._last_report = (error, free)
+                self._reported.update(free)
+            return error
+        except BaseException:
+            if error is not None:
+                self.unreport(error)  # guard: F-16 test_outcomes
+            raise
+
+    def _report_of(self, acks: Sequence[Ack]) -> WeirError:
+        """The error that ended the writer, with the rows of those puts."""
         unsent: list[pa.RecordBatch] = []
         sent: list[pa.RecordBatch] = []
-        with self._lock:
-            unheard = [ack for ack in self._still_left() if not ack.attended]
-            for ack in unheard:
-                if isinstance(ack.error, WeirError):
-                    unsent += ack.error.not_written
-                    sent += ack.error.perhaps_written
-            if self.failure is None:
-                error = self.refused(unsent)
-            else:
-                rows = {"not_written": unsent, "perhaps_written": sent}
-                error = self._error_for(self.failure, **rows)
-            self._last_report = (error, unheard)
-            self._reported.update(unheard)
-            for ack in unheard:  # last: until then an interrupt leaves them to the next (F-16)
-                ack.attended = True
-            return error
+        for ack in acks:
+            if isinstance(ack.error, WeirError):
+                unsent += ack.error.not_written
+                sent += ack.error.perhaps_written
+        if self.failure is None:
+            return self.refused(unsent)
+        return self._error_for(self.failure, not_written=unsent, perhaps_written=sent)
 
     def unreport(self, error: BaseException) -> None:
         """That error reaches nobody, because its call was interrupted: the next flush or close
@@ -210,8 +216,6 @@ class Ending:
         with self._lock:
             if error is self._last_report[0]:
                 self._reported.difference_update(self._last_report[1])
-                for ack in self._last_report[1]:
-                    ack.attended = False
 
     def _error_for(
         self,
@@ -249,6 +253,12 @@ class Ending:
         )
         ended.__cause__ = failure
         return ended
+
+
+def _moves(ack: Ack) -> bool:
+    """True when its rows are with an heir, or on their way there."""
+    heirs = ack.heirs
+    return heirs is not None and heirs.is_claimed and not heirs.is_back
 
 
 def _may_move(ack: Ack, error: WeirError) -> bool:

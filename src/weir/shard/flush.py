@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import pyarrow as pa
-
 from weir.env import Thread
 from weir.errors import CommitConflict, FencedError, StoreDenied, StoreError, WeirError
 from weir.format import paths
@@ -27,6 +25,7 @@ from weir.format.schema import TableSchema
 from weir.format.wal_entry import Fill, WalEntry
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
+from weir.log.intake import Intake
 from weir.log.rules import Evidence
 from weir.meters import FLUSH, FLUSH_AGE, FLUSH_FAILURES, FLUSH_ROWS, FLUSH_SECONDS, Facts
 from weir.search.memory import WriterIndexes
@@ -212,7 +211,7 @@ class Flusher:
     def rebuild(
         self,
         entries: Iterator[tuple[Generation, WalEntry]],
-        shape: Callable[[pa.RecordBatch], pa.RecordBatch],
+        intake: Intake,
     ) -> dict[str, int]:
         """Load the replayed entries before the writer serves; return the tokens they hold.
 
@@ -224,8 +223,8 @@ class Flusher:
             memtables.durable = Position(entry.position - 1)  # guard: F-8 simulator
             while memtables.active.generation < generation:
                 self._publish_active()
-            batches = [shape(batch) for batch in entry.batches]
-            nbytes = sum(batch.nbytes for batch in batches)
+            batches = [intake.stored(batch) for batch in entry.batches]
+            nbytes = sum(map(intake.size_of, batches))
             memtables.active.append(batches, Fill(entry.num_rows, len(batches), nbytes))
             memtables.active.landed(entry.position, entry.tokens)
             self._state.held_bytes += nbytes

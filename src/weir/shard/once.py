@@ -81,9 +81,8 @@ class _App:
 class ExactlyOnce:
     """Which batches of which applications are in one writer's shard. Safe to share."""
 
-    def __init__(self, appender: WalAppender, enqueue: Enqueue, refused: Refused) -> None:
+    def __init__(self, appender: WalAppender, refused: Refused) -> None:
         self._appender = appender
-        self._enqueue = enqueue
         self._refused = refused
         self.former: FormerBatches | None = None
         """Set by `weir.routing` where there were former routings; None: there were none."""
@@ -104,12 +103,9 @@ class ExactlyOnce:
         app: str,
         version: int,
         timeout: float | None,
-        enqueue: Enqueue | None = None,
+        enqueue: Enqueue,
     ) -> bool:
-        """Put the rows as one entry; False if batch `version` of `app`, or a later one, is in.
-
-        `enqueue`, if given, accepts what is made of the rows instead.
-        """
+        """Put the rows as one entry; False if batch `version` of `app`, or a later one, is in."""
         check_token(app, version)
         own = self._app(app)
         deadline = deadline_after(timeout, self._clock)
@@ -120,7 +116,7 @@ class ExactlyOnce:
             is_held.extend(map(own.lock.acquire, (True,), (-1 if left is None else left,)))
             if not is_held[0]:
                 raise self._busy(own, batches)
-            is_new = self._put(batches, own, version, deadline, enqueue or self._enqueue)
+            is_new = self._put(batches, own, version, deadline, enqueue)
             self._record(own)
             return is_new
         finally:

@@ -31,7 +31,7 @@ from weir.errors import (
 from weir.format.manifest import UNCLAIMED, ShardManifest
 from weir.format.schema import TableSchema
 from weir.lake.api import Lake
-from weir.log.fence import mark_place
+from weir.log.fence import FenceTooLate, mark_place
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests, State
 from weir.log.rules import Evidence
@@ -121,13 +121,13 @@ def move_log(
 
 
 def _until_it_stays(stores: WalStores, shard: UUID, act: Callable[[Manifests], T]) -> T:
-    """The result of `act`, begun again when the log was moved or folded meanwhile."""
+    """The result of `act`, begun again when the log was moved, folded or flushed meanwhile."""
     table_site = stores.table_site(shard)
     manifests = Manifests(table_site)
     for _ in stores.env.attempts():
         try:
             return act(manifests)
-        except (WalMoved, Overtaken, RootMissing) as moved:
+        except (WalMoved, Overtaken, RootMissing, FenceTooLate) as moved:
             logger.info("shard.open.again %s reason=%s", table_site.label, moved)
             stores.forget()
     raise CommitConflict(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from weir.errors import WeirError
 from weir.log.intake import Intake
-from weir.log.small_put import as_small_put
+from weir.log.small_put import SmallPut, as_small_put
 from weir.shard.ack import Ack, Taken
 from weir.shard.commit import Committer
 from weir.shard.state import WriterState
@@ -37,10 +37,11 @@ class Puts:
     ) -> Ack:
         """Put rows in any form."""
         # Shaping the rows of several puts together is worth it from two puts on.
-        ack = None if not wait or self._state.crowd.is_idle else self._unshaped_ack(data, taken)
-        if ack is None:
+        small = None if not wait or self._state.crowd.is_idle else as_small_put(data)
+        if small is None:
             rows = self._intake.rows(data)
             return self.put_shaped(rows, wait=wait, timeout=timeout, taken=taken)
+        ack = self._unshaped_ack(small, taken)
         self._committer.put(ack, wait=True, timeout=timeout)
         return ack
 
@@ -51,56 +52,49 @@ class Puts:
         wait: bool,
         timeout: float | None,
         taken: Taken | None = None,
+        noted: Callable[[Ack], None] | None = None,
     ) -> Ack:
-        """Put rows that an `Intake` of the same schema has shaped."""
-        ack = self._ack(batches, taken=taken)
+        """Put rows that an `Intake` of the same schema has shaped. `noted` is called with the ack
+        before they are accepted."""
+        ack = self._ack(batches, taken)
         if not ack.done:
+            if noted is not None:
+                noted(ack)
             self._committer.put(ack, wait=wait, timeout=timeout)
         return ack
 
-    def accept(
-        self,
-        batches: Sequence[pa.RecordBatch],
-        timeout: float | None,
-        noted: Callable[[Ack], None],
-        taken: Taken | None = None,
-    ) -> Ack:
-        """Return when the rows are accepted; the caller waits for them. `noted` is called with the
-        ack before they are."""
-        ack = self._ack(batches, taken)
-        if not ack.done:
-            noted(ack)
-            self._committer.put(ack, wait=False, timeout=timeout)
-        return ack
-
-    async def aput(self, data: Rows, taken: Taken | None = None) -> Ack:
+    async def aput(self, data: Rows) -> Ack:
         """`put` for a task, which waits without blocking its loop."""
-        is_batch = isinstance(data, pa.RecordBatch)
-        ack = None if is_batch else self._unshaped_ack(data, taken)
-        if ack is None and is_batch and as_small_put(data) is not None:
-            # Copied now: another task may write to its memory before a thread shapes it (M-9).
-            ack = self._ack(self._intake.rows(data), taken)
-        elif ack is None:
-            ack = self._ack(await off_the_loop(self._intake.rows, data), taken)
-        return await self._aput(ack)
+        put = as_small_put(data)
+        if put is not None:
+            return await self.aput_small(put)
+        return await self.aput_shaped(await off_the_loop(self._intake.rows, data))
 
-    async def aput_shaped(
+    def aput_small(self, put: SmallPut, taken: Taken | None = None) -> Awaitable[Ack]:
+        """`aput` of rows that are known to be few."""
+        if put.kind is None:
+            return self._aput(self._unshaped_ack(put, taken))
+        # Copied now: another task may write to its memory before a thread shapes it (M-9).
+        return self.aput_shaped(self._intake.rows(put.data), taken)
+
+    def aput_shaped(
         self, batches: Sequence[pa.RecordBatch], taken: Taken | None = None
-    ) -> Ack:
+    ) -> Awaitable[Ack]:
         """`put_shaped` for a task."""
-        return await self._aput(self._ack(batches, taken=taken))
+        return self._aput(self._ack(batches, taken))
 
     async def _aput(self, ack: Ack) -> Ack:
         if ack.done:
             return ack
         done = ack.future = asyncio.get_running_loop().create_future()
+        ack.callers += 1
         try:
             self._committer.offer(ack)
             await done
         except WeirError:
             raise
         except BaseException as cancelled:
-            ack.attended = False
+            ack.callers -= 1
             self._committer.interrupted(ack, cancelled)
             raise
         error = ack.error
@@ -108,14 +102,17 @@ class Puts:
             raise error
         return ack
 
-    def _unshaped_ack(self, data: Rows, taken: Taken | None) -> Ack | None:
-        """The ack of a small put to an open writer, with its rows unshaped; else None."""
-        if self._state.closing or self._state.ending.is_over:
-            return None
-        put = as_small_put(data)
-        if put is None:
-            return None
-        ack = Ack(self._committer, (), rows=put.rows, nbytes=put.nbytes)
+    @property
+    def _is_over(self) -> bool:
+        return self._state.closing or self._state.ending.is_over
+
+    def _unshaped_ack(self, put: SmallPut, taken: Taken | None) -> Ack:
+        """The ack of a small put, whose rows the committing thread shapes."""
+        if self._is_over:
+            raise self._state.ending.refused(self._intake.rows(put.data))
+        # As if they were a batch of their own; less once they are shaped with others.
+        nbytes = put.nbytes + self._intake.bytes_of_columns
+        ack = Ack(self._committer, (), rows=put.rows, nbytes=nbytes)
         ack.unshaped = put.kept()  # guard: M-9 test_reused_memory
         if taken is not None:
             taken.append(ack)
@@ -123,7 +120,7 @@ class Puts:
 
     def _ack(self, batches: Sequence[pa.RecordBatch], taken: Taken | None = None) -> Ack:
         state = self._state
-        if state.closing or state.ending.is_over:
+        if self._is_over:
             raise state.ending.refused(batches)
         rows = sum([batch.num_rows for batch in batches])
         if not rows:

@@ -34,15 +34,17 @@ OnConflict = Literal["error", "skip"]
 MISSING: Final[tuple[str, ...]] = get_args(Missing)
 ON_CONFLICT: Final[tuple[str, ...]] = get_args(OnConflict)
 
+KNOWN_MAX: Final = 64
+"""Sets of columns whose intake is remembered: callers may give any."""
 VERBS: Final = ("put", "update", "insert")
 
 
 @dataclass(frozen=True)
 class WriteSpec:
-    """A write that looks first, described by strings, for callers that pass it on as options."""
+    """What a write that looks first does with its rows. Checked when it is made."""
 
     verb: str
-    when: str | None = None
+    when: Filter | None = None
     missing: Missing = "error"
     on_conflict: OnConflict = "error"
 
@@ -50,6 +52,8 @@ class WriteSpec:
         check_choice(self.verb, VERBS, "verb")
         check_choice(self.missing, MISSING, "missing")
         check_choice(self.on_conflict, ON_CONFLICT, "on_conflict")
+        if self.when is not None:
+            require_filter(self.when, "when")
         if (self.verb == "put") != (self.when is not None):
             raise InvalidInput("verb 'put' needs a condition (when); other verbs take none")
 
@@ -65,50 +69,22 @@ class RequestBuilder:
     def __init__(self, intake: Intake, reads: OwnReads) -> None:
         self._intake = intake
         self._reads = reads
-        self._partial = PartialRows(intake)
-
-    def update(self, rows: Rows, missing: Missing) -> Request:
-        """A request to update rows; they hold the key and some columns."""
-        check_choice(missing, MISSING, "missing")
-        return self.update_shaped(self._partial.shape(rows), missing)
-
-    def update_shaped(self, batches: Sequence[pa.RecordBatch], missing: Missing) -> Request:
-        """`update` of rows that a `PartialRows` has shaped."""
-        steps: list[Step] = []
-        for batch in batches:
-            verb = self._verb(batch.schema.names, missing)
-            steps += steps_of(verb, [batch], self._schema)
-        return Request(steps, batches)
-
-    def _verb(self, names: Iterable[str], missing: Missing) -> Update:
-        columns = tuple(name for name in names if name != TOMBSTONE)
-        return Update(columns, missing, self._reads.added_columns)
-
-    def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
-        """A request to insert whole rows, whose keys must be new."""
-        check_choice(on_conflict, ON_CONFLICT, "on_conflict")
-        batches = self._intake.rows(rows)
-        check_no_deletes(batches)
-        return Request(steps_of(Insert(on_conflict), batches, self._schema), batches)
-
-    def put_when(self, rows: Rows, when: Filter) -> Request:
-        """A request to put whole rows, or deletes, where a condition holds."""
-        require_filter(when, "when")
-        batches = self._intake.rows(rows)
-        return Request(steps_of(PutWhen(when), batches, self._schema), batches)
-
-    def shaped(self, rows: Rows, asked: WriteSpec) -> list[pa.RecordBatch]:
-        """Rows of any form, shaped for `of`."""
-        return self._partial.shape(rows) if asked.verb == "update" else self._intake.rows(rows)
+        self.shaper = AskedRows(intake)
 
     def of(self, batches: Sequence[pa.RecordBatch], asked: WriteSpec) -> Request:
-        """The request that `asked` describes, for rows that are shaped."""
-        if asked.verb == "update":
-            return self.update_shaped(batches, asked.missing)
-        whole = pa.Table.from_batches(batches, self._schema.wal)
+        """The request that `asked` describes, for rows that an `AskedRows` has shaped for it."""
+        steps: list[Step] = []
+        for batch in batches:
+            steps += steps_of(self._verb(batch.schema.names, asked), [batch], self._schema)
+        return Request(steps, batches)
+
+    def _verb(self, names: Iterable[str], asked: WriteSpec) -> Verb:
         if asked.when is not None:
-            return self.put_when(whole, asked.when)
-        return self.insert(whole, asked.on_conflict)
+            return PutWhen(asked.when)
+        if asked.verb == "insert":
+            return Insert(asked.on_conflict)
+        columns = tuple(name for name in names if name != TOMBSTONE)
+        return Update(columns, asked.missing, self._reads.added_columns)
 
     def where(self, filter: Filter, assignments: Mapping[str, str] | None) -> Iterator[Request]:
         """Requests for the keys whose rows pass the filter, made while the scan runs."""
@@ -154,16 +130,25 @@ def _cut(seen: ScannedRows, nbytes: int) -> Iterator[ScannedRows]:
         yield replace(seen, rows=seen.rows.slice(start, most))
 
 
-class PartialRows:
-    """Shapes rows that have some columns of the table. Safe to share between threads."""
+class AskedRows:
+    """Shapes the rows of writes that look first. Safe to share between threads."""
 
     def __init__(self, intake: Intake) -> None:
-        """`intake` is that of whole rows."""
+        """`intake` is that of whole rows; an update has some of their columns."""
         self._intake = intake
         self._known: dict[tuple[str, ...], Intake] = {}
 
-    def shape(self, rows: Rows) -> list[pa.RecordBatch]:
-        """The rows in order, with the columns they have, `_tombstone` last."""
+    def shape(self, rows: Rows, asked: WriteSpec) -> list[pa.RecordBatch]:
+        """The rows in order, in any form given, `_tombstone` last."""
+        if asked.verb == "update":
+            return self._partial(rows)
+        batches = self._intake.rows(rows)
+        if asked.verb == "insert" and any(b.column(TOMBSTONE).true_count for b in batches):
+            raise InvalidInput(f"insert takes no deletes (rows with {TOMBSTONE!r} set); use delete")
+        return batches
+
+    def _partial(self, rows: Rows) -> list[pa.RecordBatch]:
+        """Whole columns, those that the rows have."""
         shaped: list[pa.RecordBatch] = []
         for part in row_parts(rows):
             if isinstance(part, pa.RecordBatch):
@@ -182,16 +167,12 @@ class PartialRows:
         self._intake.require_known(named)
         columns = tuple(name for name in self._intake.schema.arrow.names if name in named)
         partial = self._known.get(columns)
+        if len(self._known) > KNOWN_MAX:
+            self._known.clear()  # guard: M-6 test_update_forms
         if partial is None or partial.owns is not self._intake.owns:
             partial = Intake(_only(self._intake.schema, columns), self._intake.owns)
             self._known[columns] = partial
         return partial
-
-
-def check_no_deletes(batches: Sequence[pa.RecordBatch]) -> None:
-    """Raise `InvalidInput` for rows that an insert cannot take."""
-    if any(batch.column(TOMBSTONE).true_count for batch in batches):
-        raise InvalidInput(f"insert takes no deletes (rows with {TOMBSTONE!r} set); use delete")
 
 
 def check_choice(value: str, known: Sequence[str], name: str) -> None:

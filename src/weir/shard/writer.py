@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Self, cast, overload
 from uuid import UUID
@@ -40,13 +39,14 @@ from weir.shard.commit import Committer
 from weir.shard.conditional import ConditionalWrites
 from weir.shard.ending import Ending
 from weir.shard.flush import Flusher
+from weir.shard.lookups import Lookups
 from weir.shard.memtable import MemTables
-from weir.shard.once import ExactlyOnce
+from weir.shard.once import ExactlyOnce, Noted
 from weir.shard.own_reads import OwnReads
 from weir.shard.puts import Puts
 from weir.shard.replay import Replay
-from weir.shard.request import Request, WriteCounts
-from weir.shard.request_builder import Missing, OnConflict, RequestBuilder, WriteSpec
+from weir.shard.request import WriteCounts
+from weir.shard.request_builder import Missing, OnConflict, WriteSpec
 from weir.shard.state import WriterState
 from weir.shard.stats import (
     MemtableStats,
@@ -105,11 +105,16 @@ class ShardWriter:
         else:
             self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)
             self._reads = OwnReads(state, memtables, appender, schema, lake, indexes, belongs)
-        self._committer = Committer(state, self.intake, appender, self._flusher)
+        lookups = None
+        if memtables is not None and self._reads is not None and self._keyed:
+            lookups = Lookups(state, memtables, self.intake, self._reads)
+        self._committer = Committer(state, self.intake, appender, self._flusher, lookups)
         self.puts = Puts(state, self.intake, self._committer)
-        if self._reads is not None and self._keyed:
-            self._conditional = ConditionalWrites(state, self.intake, self._reads, self._committer)
-        self.once = ExactlyOnce(appender, self.puts.accept, state.ending.refused)
+        if self._reads is not None and lookups is not None:
+            self._conditional = ConditionalWrites(
+                state, self.intake, self._reads, lookups, self._committer
+            )
+        self.once = ExactlyOnce(appender, state.ending.refused)
 
     @classmethod
     def open(
@@ -218,7 +223,7 @@ class ShardWriter:
         name `params`, or be a pyarrow expression, as in `delete_where`.
         """
         if when is not None or params is not None:
-            return self._put_when(data, bind_when(when, params), timeout)
+            return self._decide(data, WriteSpec("put", bind_when(when, params)), timeout)
         wait = self.config.durable_write if wait is None else wait
         return self.puts.put(data, wait=wait, timeout=timeout)
 
@@ -250,7 +255,11 @@ class ShardWriter:
     ) -> bool:
         """`put_once` of rows that an `Intake` of the same schema has shaped."""
         self._check_open(batches)
-        accept = partial(self.puts.accept, taken=taken)
+
+        def accept(left: list[pa.RecordBatch], seconds: float | None, noted: Noted) -> Ack:
+            put = self.puts.put_shaped
+            return put(left, wait=False, timeout=seconds, taken=taken, noted=noted)
+
         checked = check_timeout(timeout)
         return self.once.put(batches, app=app, version=version, timeout=checked, enqueue=accept)
 
@@ -278,24 +287,25 @@ class ShardWriter:
         what `put` raises, with the rows as they were given. One lookup serves all concurrent calls:
         no request for keys in memory, else what `get` costs; then the cost of a put.
         """
-        return self.decide("update", lambda made: made.update(rows, missing), timeout, [])
+        return self._decide(rows, WriteSpec("update", missing=missing), timeout)
+
+    def _decide(self, rows: Rows, asked: WriteSpec, timeout: float | None) -> WriteCounts:
+        requests = self._conditional_writes(asked.verb).requests
+        return self.decide(requests.shaper.shape(rows, asked), asked, timeout, [])
 
     def decide(
         self,
-        call: str,
-        ask: Callable[[RequestBuilder], Request],
+        batches: list[pa.RecordBatch],
+        asked: WriteSpec,
         timeout: float | None,
         taken: Taken,
     ) -> WriteCounts:
-        """Do what the request says that `ask` makes: the one way of `update`, `insert` and `put`
-        with `when`."""
-        looking = self._conditional_writes(call)
-        request = ask(looking.requests)
+        """Do what `asked` says with rows that are shaped for it: the one way of `update`, `insert`
+        and `put` with `when`."""
+        looking = self._conditional_writes(asked.verb)
+        request = looking.requests.of(batches, asked)
         wait = self.config.durable_write
         return looking.run(request, wait=wait, timeout=timeout, taken=taken)
-
-    def _put_when(self, rows: Rows, when: Filter, timeout: float | None) -> WriteCounts:
-        return self.decide("put", lambda made: made.put_when(rows, when), timeout, [])
 
     def insert(
         self, rows: Rows, *, on_conflict: OnConflict = "error", timeout: float | None = None
@@ -306,7 +316,7 @@ class ShardWriter:
         leaves rows that exist alone. Called again after an unknown outcome, "skip" tells what was
         written. Otherwise like `update`.
         """
-        return self.decide("insert", lambda made: made.insert(rows, on_conflict), timeout, [])
+        return self._decide(rows, WriteSpec("insert", on_conflict=on_conflict), timeout)
 
     def delete_where(
         self, filter: Filter, *, params: Params | None = None, timeout: float | None = None
@@ -376,7 +386,7 @@ class ShardWriter:
         is in. For batches that may be sent again: the decision is made once."""
         looking = self._conditional_writes(asked.verb)
         requests = looking.requests
-        batches = requests.shaped(rows, asked)
+        batches = requests.shaper.shape(rows, asked)
         self._check_open(batches)
         return looking.run_once(
             self.once,
@@ -455,10 +465,11 @@ class ShardWriter:
             raise
         self._stop()
 
-    def see_through(self) -> WeirError | None:
-        """Return when nothing accepted so far is on its way, and the error if the writer ended; its
-        rows are still to be reported."""
-        self._committer.settle()
+    def see_through(self, timeout: float | None = None) -> WeirError | None:
+        """Return when nothing accepted so far is on its way, or `timeout` seconds passed, and the
+        error if the writer ended; its rows are still to be reported."""
+        with contextlib.suppress(TimeoutError):
+            self._committer.settle(timeout)
         return self._state.failure
 
     def hand_over(self) -> None:
@@ -603,7 +614,7 @@ class ShardWriter:
     def _replay(self, replay: Replay) -> None:
         """Load the rows that older writers left in the log."""
         flusher, tags = self._require_memtables("replay"), self._appender.tags
-        self.once.replayed(flusher.rebuild(replay, self.intake.stored))
+        self.once.replayed(flusher.rebuild(replay, self.intake))
         active = flusher.active
         tags.landed(active.generation, active.filled, self._appender.claim.fence)
         if not replay.keeps_the_rule:  # guard: F-14 test_tags

@@ -73,3 +73,9 @@ def test_a_value_that_does_not_fit_is_named_wherever_its_piece_is() -> None:
     values[290] = ["text"] * 400
     with pytest.raises(SchemaMismatch, match=r"'c\.item' is float and cannot hold 'text'"):
         from_python(values, pa.list_(pa.float32()), "c")
+
+
+@pytest.mark.parametrize("given", [{None: 1}, [(None, 1)], [("a", 1), (None, 2)]])
+def test_m9_a_map_with_a_key_that_is_null_is_refused_by_name(given: object) -> None:
+    with pytest.raises(SchemaMismatch, match=r"column 'm\.p' is a map, and a key of it is null"):
+        from_python([{"p": given}], pa.struct([("p", pa.map_(pa.string(), pa.int64()))]), "m")

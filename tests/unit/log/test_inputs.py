@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 import weir
+from weir.errors import InvalidInput
 from weir.format.schema import TableSchema
 from weir.log.inputs import RUN_ROWS, arrow_batches
 from weir.log.intake import Intake, key_table
@@ -249,3 +250,10 @@ def test_a_frame_without_objects_is_taken_as_it_is():
     (found,) = arrow_batches(frame)
     held = found.column("id").buffers()[1].address
     assert held == frame["id"].to_numpy().__array_interface__["data"][0], "not copied"
+
+
+def test_a_key_column_that_is_there_twice_is_refused(schema: TableSchema) -> None:
+    ids = pa.array([1, 2])
+    twice = pa.table([ids, ids], names=["id", "id"])
+    with pytest.raises(InvalidInput, match="'id' occurs twice"):
+        key_table(twice, schema)

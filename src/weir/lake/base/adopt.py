@@ -41,6 +41,12 @@ def check_columns(
                 f"column {field.name!r} is a Lance blob column; Lance stores blobs outside the"
                 " rows, so the log cannot hold them. Use pa.large_binary(), or store a path"
             )
+        if _is_json(field):
+            raise InvalidInput(
+                f"column {field.name!r} is JSON ({field.type}): Lance stores such text in another"
+                " form than it was put, and text that is no JSON could be logged and never stored."
+                " Use pa.string()"
+            )
         try:
             LanceSchema.from_pyarrow(pa.schema([field]))
         except (ValueError, pa.ArrowException) as error:
@@ -58,6 +64,11 @@ def _is_blob(field: pa.Field) -> bool:
         or name.startswith("lance.blob")
         or any(_is_blob(field.type.field(i)) for i in range(field.type.num_fields))
     )
+
+
+def _is_json(field: pa.Field) -> bool:
+    is_json = getattr(field.type, "extension_name", "") in ("arrow.json", "lance.json")
+    return is_json or any(_is_json(field.type.field(i)) for i in range(field.type.num_fields))
 
 
 def create_base(
