@@ -19,7 +19,6 @@ TYPES = {
     "decimal256(50, 3)": pa.decimal256(50, 3),
     "binary[16]": pa.binary(16),
     "uuid": pa.uuid(),
-    "json": pa.json_(),
     "list<string>": pa.list_(pa.string()),
     "list<list<int8>>": pa.list_(pa.list_(pa.int8())),
     "list<float32[3]>": pa.list_(pa.list_(pa.float32(), 3)),
@@ -54,7 +53,7 @@ def test_a_type_can_be_written_as_pyarrow_prints_it(dtype):
 @pytest.mark.parametrize(
     "text",
     ["x", ":int64", "x:", "x:int65", "x:list<>", "x:map<string>", "x:struct<a>", "x:list<a, b>",
-     "x:timestamp[us, Mars]", "x:timestamp[h, UTC]", "x:float32[]", "x:decimal(5)"],
+     "x:json", "x:timestamp[us, Mars]", "x:timestamp[h, UTC]", "x:float32[]", "x:decimal(5)"],
 )  # fmt: skip
 def test_what_is_no_type_is_wrong_usage(text):
     with pytest.raises(click.BadParameter):

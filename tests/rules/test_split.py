@@ -20,6 +20,7 @@ from weir.upkeep import reshard as resharding
 from weir.upkeep import restore as restoring
 from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.compact.run import compact
+from weir.upkeep.exclusive import without_compaction
 
 A, B, C = range(40), range(20, 60), range(50, 90)
 
@@ -488,3 +489,23 @@ def test_a_crash_after_every_write_of_a_restore_is_finished_by_the_next_run(tmp_
         assert read_lineage(table.core.store).state == "ready"
 
     assert die_at_every_write(run, check) > 10
+
+
+@pytest.mark.parametrize("step", ["compact.claimed", "compact.written", "compact.committed"])
+def test_l4_a_reshard_compacts_again_if_a_claim_of_a_moment_took_over(tmp_path, step):
+    """A move of the log beside it has one, to say where the log is; the reshard itself was done."""
+
+    def at(reached: str) -> None:
+        if reached == step and first:
+            with without_compaction(first.pop().core):
+                pass
+
+    first = []
+    table = make(tmp_path / "t", 2, env=Env(failpoint=at))
+    put(again(table, env=Env()).writer(), A, "a")
+    first.append(again(table, env=Env()))
+    report = table.reshard(weir.Bucket("id", 3))
+    assert not first
+    assert report.compaction is not None
+    assert not report.compaction.skipped
+    assert rows(table) == expect((A, "a"))

@@ -129,7 +129,7 @@ def test_f16_rows_of_a_cancelled_task_are_handed_back_once_when_the_shard_is_los
         gate = faulty.at(table.uri).on("put_if_absent", "*/wal/*").pause()
         await writer.put([row(1)], wait=False)  # its entry is stuck: what follows waits behind it
         (shard,) = writer.sync.shard_writers().values()
-        front = asyncio.create_task(asyncio.to_thread(shard.see_through))
+        front = asyncio.create_task(asyncio.to_thread(shard.see_through, None))
         await asyncio.to_thread(gate.wait_reached)
         reports = Reports()
 

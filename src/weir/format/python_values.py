@@ -335,8 +335,8 @@ def _struct(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
             raise SchemaMismatch(
                 f"column {name!r} is a struct and cannot hold {value!r}; give a dict"
             )
-        if not value.keys() <= names:
-            extra = sorted(str(key) for key in value.keys() - names)
+        if not names.issuperset(value):
+            extra = sorted(str(key) for key in value if key not in names)
             raise SchemaMismatch(
                 f"column {name!r} has no field {extra[0]!r}; it has {[f.name for f in fields]}"
             )
@@ -355,6 +355,8 @@ def _map(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
     items: list[Any] = []
     offsets: list[int | None] = []
     for value in values:
+        if isinstance(value, pa.Scalar):
+            value = value.as_py()  # noqa: PLW2901  pyarrow's own maps are no mappings
         pairs = value.items() if isinstance(value, Mapping) else value
         if value is not None and not _is_pairs(pairs):
             raise SchemaMismatch(

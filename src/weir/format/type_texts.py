@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 
-_TYPES = {"uuid": pa.uuid, "json": pa.json_}
+_TYPES = {"uuid": pa.uuid}
 _OFFSET = re.compile(r"[+-]\d\d:\d\d")
 
 

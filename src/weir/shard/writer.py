@@ -465,7 +465,7 @@ class ShardWriter:
             raise
         self._stop()
 
-    def see_through(self, timeout: float | None = None) -> WeirError | None:
+    def see_through(self, timeout: float | None) -> WeirError | None:
         """Return when nothing accepted so far is on its way, or `timeout` seconds passed, and the
         error if the writer ended; its rows are still to be reported."""
         with contextlib.suppress(TimeoutError):
@@ -480,7 +480,7 @@ class ShardWriter:
             state.closing = True
             refused = state.refuse_waiting()
         run_callbacks(refused)
-        self.see_through()
+        self.see_through(None)
         if state.failure is None:
             with contextlib.suppress(WeirError):  # everything is durable
                 self.close()

@@ -79,3 +79,11 @@ def test_a_value_that_does_not_fit_is_named_wherever_its_piece_is() -> None:
 def test_m9_a_map_with_a_key_that_is_null_is_refused_by_name(given: object) -> None:
     with pytest.raises(SchemaMismatch, match=r"column 'm\.p' is a map, and a key of it is null"):
         from_python([{"p": given}], pa.struct([("p", pa.map_(pa.string(), pa.int64()))]), "m")
+
+
+def test_values_of_pyarrow_are_taken_inside_structs_and_maps() -> None:
+    mapped, struct = pa.map_(pa.string(), pa.int64()), pa.struct([("a", pa.int64())])
+    assert from_python([pa.scalar([("a", 1)], mapped)], mapped, "m").to_pylist() == [[("a", 1)]]
+    assert from_python([pa.scalar({"a": 1}, struct)], struct, "s").to_pylist() == [{"a": 1}]
+    with pytest.raises(SchemaMismatch, match="'s' has no field 'b'"):
+        from_python([pa.scalar({"b": 1})], struct, "s")
