@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 from polars.io.plugins import register_io_source
 
+from weir.format.schema import no_rows
 from weir.lake.literals import comparable, quoted
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
             frame = pl.DataFrame(batch)
             yield frame if predicate is None else frame.filter(predicate)
 
-    empty = pl.DataFrame(scan.schema.empty_table())
+    empty = pl.DataFrame(no_rows(scan.schema))
     return register_io_source(read, schema=empty.schema, explain_name="WEIR")
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
+from weir.format.schema import no_rows
 from weir.search.lance_vectors import GROWTH
 from weir.search.options import SearchOptions, queries_of
 from weir.search.plan import Plan
@@ -160,5 +161,5 @@ def _payload(rankings: list[list[Ranked]], order: list[_Fused], target: pa.Schem
             parts.append(rows_of(ranked, best, target))
             places.append(at)
     if not parts:
-        return target.empty_table()
+        return no_rows(target)
     return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
