@@ -449,17 +449,6 @@ def test_a_change_of_types_or_of_fields_of_a_struct_is_refused_and_changes_nothi
     ]
 
 
-def test_views_for_sessions_without_a_jar(spark: SparkSession, root: Path, name: str) -> None:
-    made(spark, name)
-    short = name.rpartition(".")[2]
-    assert short in weir.spark.attach(spark, f"{root}/db")
-    assert spark.table(short).count() == 4
-    spark.sql(f"INSERT INTO {short} VALUES (9, 'z', 90)")
-    weir.spark.attach(spark, f"{root}/db")
-    assert spark.table(short).count() == 5
-    spark.catalog.dropTempView(short)
-
-
 def test_a_missing_jar_is_said(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jar, "path", lambda: Path("/nowhere/weir-spark-4.3.jar"))
     with pytest.raises(InvalidInput, match=r"python -m weir\.spark\.jar"):

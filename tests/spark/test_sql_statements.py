@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import weir
 import weir.spark
 from tests.support.spark import built_jar
-from weir.errors import InvalidInput, SchemaMismatch
+from weir.errors import SchemaMismatch
 from weir.spark import jar
 from weir.spark.types import arrow_schema, spark_schema, to_spark
 
@@ -475,15 +475,13 @@ def test_m9_a_time_finer_than_sparks_is_never_truncated_by_a_statement(
     ):
         with pytest.raises(PySparkException, match=r"column 't' is timestamp\[ns\] and holds"):
             spark.sql(statement)
-    with pytest.raises(SchemaMismatch, match="a writer of weir"):
-        weir.spark.update_where(spark, uri, "id = 2", {"n": "6"})
     assert rows(spark, f"SELECT id, n FROM {name}") == [(1, 5), (2, 5)]
     assert table.scan().to_table().sort_by("id")["t"].combine_chunks() == times
     # Whole microseconds go on working, and so does what does not read the column.
     spark.sql(f"DELETE FROM {name} WHERE id = 2")
     spark.sql(f"UPDATE {name} SET n = n + 1")
     spark.sql(merge(1))
-    assert weir.spark.update_where(spark, uri, "id = 1", {"n": "n + 1"}).rows == 1
+    spark.sql(f"UPDATE {name} SET n = n + 1 WHERE id = 1")
     spark.sql(f"CREATE OR REPLACE TABLE {name} AS SELECT id, n + 1 AS n, t FROM {name}")
     assert table.scan().to_table() == pa.table([[1], [9], times[:1]], schema=schema)
 
@@ -536,14 +534,12 @@ def test_a_column_that_spark_has_no_type_for_is_refused_only_where_it_is_used(
     ):
         with pytest.raises(PySparkException, match=f"'{column}' is .* has no type for; what leave"):
             spark.sql(statement).collect()
-    with pytest.raises(InvalidInput, match="has no type for"):
-        weir.spark.update_where(spark, uri, "id = 1", {"n": "0"})
     assert table.scan().to_table().sort_by("id").to_pylist() == known
     # Everything that the refusal says works.
     assert rows(spark, f"SELECT id, n FROM {name} WHERE n > 30") == [(4, 40)]
     assert rows(spark, f"SELECT count(*) FROM {name}") == [(4,)]
     spark.sql(f"DELETE FROM {name} WHERE n = 10")
-    assert weir.spark.delete_where(spark, uri, "n = 20").deleted == 1
+    spark.sql(f"DELETE FROM {name} WHERE n = 20")
     spark.sql(f"INSERT INTO {name} (id, n) VALUES (5, 50)")
     spark.sql(f"MERGE INTO {name} AS x USING {new} WHEN NOT MATCHED THEN INSERT (id) VALUES (9)")
     weir.spark.write(spark.sql("SELECT 6L AS id, 60 AS n"), uri)
@@ -635,9 +631,6 @@ def test_p7_an_id_that_could_not_tell_a_rerun_is_refused(
     ):
         with pytest.raises(PySparkException, match=word):
             spark.sql(statement)
-    uri = opened(root, name).uri
-    with pytest.raises(InvalidInput, match="an id of its own"):
-        weir.spark.update_where(spark, uri, "id = 1", {"n": "0"}, statement_id="")
     assert rows(spark, f"SELECT * FROM {log}") == []
     assert rows(spark, f"SELECT * FROM {name}") == [(1, 10), (2, 20), (3, 30)]
     for _ in range(2):  # what the refusal advises

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -99,6 +99,22 @@ def read_part(
             " again, read at a checkpoint (option checkpoint), or let gc keep files longer"
             " (min_age)"
         ) from gone
+
+
+def reading(
+    place: Place, parts: Sequence[Part], target: pa.Schema, filter: str | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for tasks: numbers of `parts` in, their rows out."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                part = parts[index]
+                table = place.planned(part["table"])
+                for rows in read_part(table, part, columns=target.names, filter=filter):
+                    yield to_spark(rows, target)
+
+    return run
 
 
 def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint | str | None:
