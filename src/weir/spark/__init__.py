@@ -18,7 +18,6 @@ from weir.records.consumers import Consumer
 from weir.spark.admin import KeepReport, keep
 from weir.spark.bulk import BulkReport, bulk_load
 from weir.spark.catalog import use
-from weir.spark.console import Show, shown
 from weir.spark.failures import unwrap_errors
 from weir.spark.feed_offsets import starting_positions
 from weir.spark.jobs import clone, compact, gc, reshard
@@ -31,6 +30,7 @@ from weir.spark.searching import lookup, search
 from weir.spark.session import is_found, require_workers
 from weir.spark.source import SPLIT_ROWS, check_times, plan, reading
 from weir.spark.types import arrow_schema, columns_of, spark_schema
+from weir.upkeep.tasks import Progress
 
 __all__ = [
     "BulkReport",
@@ -133,7 +133,7 @@ def write(
     txn_version: int | None = None,
     storage_options: Options = None,
     options: Options = None,
-    progress: Show = None,
+    progress: Progress | None = None,
 ) -> None:
     """Upsert (append, without a key) the rows of `df`, laid out by shard: a task owns its shard.
 
@@ -163,8 +163,7 @@ def write(
     tasks = int(how.partition(":")[0]) if how else 1
     with (
         unwrap_errors(),
-        shown(progress, uri, spark) as tell,
-        watched(spark, f"weir-write {uri}", "write", tasks, tell),
+        watched(spark, f"weir-write {uri}", "write", tasks, progress),
     ):
         writer.save(uri)
 

@@ -13,7 +13,6 @@ from weir.errors import InvalidInput
 from weir.format.sharding import Sharding
 from weir.read.survey import survey
 from weir.records.checkpoints import Ref
-from weir.spark.console import Show, shown
 from weir.spark.places import Place
 from weir.spark.runner import SparkRunner, slots_of
 from weir.table import Table
@@ -23,7 +22,7 @@ from weir.upkeep.compact import run as compaction
 from weir.upkeep.compact.plan import find_pending
 from weir.upkeep.gc import collect
 from weir.upkeep.gc.report import GcReport, Kind, Veto
-from weir.upkeep.tasks import LocalRunner, Runner
+from weir.upkeep.tasks import LocalRunner, Progress, Runner
 
 Engine = Literal["auto", "local", "spark"]
 
@@ -54,34 +53,28 @@ def compact(
     rewrite: bool | None = None,
     lease: Duration = compaction.LEASE,
     storage_options: Options = None,
-    progress: Show = None,
+    progress: Progress | None = None,
 ) -> compaction.CompactReport:
     """Fold waiting rows into the base table, on executors when there is enough work.
 
     `engine`: "auto" chooses by bytes, and by whether Spark has processors of its own. `fold_wal` to
     `lease` are those of `Table.compact`. The commit is made here, on the driver, and only here.
-    `progress(kind, done, total)` is called as tasks finish; True draws a bar, False none, None one
-    if stderr is a terminal on which Spark does not draw its own.
+    `progress(kind, done, total)` is called as tasks finish.
     """
     _check_engine(engine)
     place = Place(uri, dict(storage_options or {}))
     table = place.current()
     runner = _runner(spark, place, table, engine)
-    with shown(progress, uri, _at_work(spark, runner)) as tell:
-        return compaction.compact(
-            table.core,
-            engine=runner,
-            fold_wal=fold_wal,
-            cluster=cluster,
-            indexes=indexes,
-            rewrite=rewrite,
-            lease=lease,
-            progress=tell,
-        )
-
-
-def _at_work(spark: SparkSession, runner: Runner) -> SparkSession | None:
-    return spark if isinstance(runner, SparkRunner) else None
+    return compaction.compact(
+        table.core,
+        engine=runner,
+        fold_wal=fold_wal,
+        cluster=cluster,
+        indexes=indexes,
+        rewrite=rewrite,
+        lease=lease,
+        progress=progress,
+    )
 
 
 def _check_engine(engine: str) -> None:
@@ -128,7 +121,7 @@ def gc(
     kinds: Collection[Kind] | None = None,
     veto: Veto | None = None,
     storage_options: Options = None,
-    progress: Show = None,
+    progress: Progress | None = None,
 ) -> GcReport:
     """Collect garbage: the driver lists and decides, executors delete.
 
@@ -148,8 +141,7 @@ def gc(
         engine = choose(total, AUTO_DELETES, slots=_slots(spark))
     local = engine == "local"
     runner: Runner = LocalRunner(8) if local else SparkRunner(spark, place, group="weir-gc")
-    with shown(progress, uri, _at_work(spark, runner)) as tell:
-        results = runner.run(table.core, tasks, tell)
+    results = runner.run(table.core, tasks, progress)
     for batch, result in zip(batches, results, strict=True):
         if result["error"]:
             report.errors.append(result["error"])
@@ -167,7 +159,7 @@ def reshard(
     *,
     engine: Engine = "auto",
     storage_options: Options = None,
-    progress: Show = None,
+    progress: Progress | None = None,
 ) -> resharding.ReshardReport:
     """Change how rows are routed to shards, then fold the old shards on executors.
 
