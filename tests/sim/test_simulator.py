@@ -82,3 +82,9 @@ def test_m1_a_fenced_writer_may_see_that_its_successor_deleted_a_key():
 
 def test_every_scenario_is_drawn():
     assert {draw_plan(seed).scenario for seed in range(300)} == set(ALL)
+
+
+def test_queries_of_spark_are_fed():
+    """A query that cannot even open its table breaks no promise, and finds nothing."""
+    counts = [simulate(draw_plan(seed, "feeds")).counts for seed in range(777_000, 777_006)]
+    assert sum(count["batches fed"] for count in counts) > 10

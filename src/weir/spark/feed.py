@@ -80,11 +80,14 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     metadata = METADATA
     kind_of_snapshot = "put"
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, *, place: Place | None = None
+    ) -> None:
+        """`place`: the table, if it is not to be opened as the options say."""
         options = canonical_options(options)
         check_options(options, FEED, "the change feed")
         one_start(options)
-        self._place = Place.of(options)
+        self._place = place or Place.of(options)
         table = self._place.current()
         self._table_id = str(table.core.record.table_id)
         require_typed(schema, lambda: table.schema)
