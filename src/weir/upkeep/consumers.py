@@ -105,9 +105,9 @@ def hold_from(
             f" {advice}"
         )
     begun = {**standing, **late}
-    standing_now = consumer.save(begun)
-    if standing_now.deleted:
-        raise ended(core, consumer.name, standing_now)
+    saved = consumer.save(begun)
+    if saved.deleted:
+        raise ended(core, consumer.name, saved)
     return begun
 
 
