@@ -2,9 +2,10 @@
 
     python -m benchmarks.far PORT [--one-way 0.005]
 
-Prints the port it listens on and forwards until its standard input is closed. Every chunk arrives
-`--one-way` seconds later, in both directions; neither chunks in flight nor connections delay each
-other. Bandwidth is not limited.
+Prints the port it listens on and forwards until its standard input is closed. For every line there
+it prints how many HTTP requests it has forwarded. Every chunk arrives `--one-way` seconds later, in
+both directions; neither chunks in flight nor connections delay each other. Bandwidth is not
+limited.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ import contextlib
 import os
 import socket
 import sys
+from collections.abc import Callable
 
 ONE_WAY_SECONDS = 0.005
 _PIECE_BYTES = 1 << 18
+_REQUEST = b" HTTP/1.1\r\n"
 
 
 async def _carry(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, one_way: float
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    one_way: float,
+    look: Callable[[bytes], None],
 ) -> None:
     """Copy one direction; deliver each chunk `one_way` seconds after it arrived."""
     loop = asyncio.get_running_loop()
@@ -40,6 +46,7 @@ async def _carry(
     delivery = asyncio.create_task(deliver())
     with contextlib.suppress(OSError):
         while piece := await reader.read(_PIECE_BYTES):
+            look(piece)
             under_way.put_nowait((loop.time() + one_way, piece))
     under_way.put_nowait((loop.time() + one_way, b""))
     with contextlib.suppress(OSError):
@@ -47,15 +54,28 @@ async def _carry(
 
 
 async def _serve(port: int, one_way: float) -> None:
+    requests = 0
+
+    def asked(piece: bytes) -> None:
+        nonlocal requests
+        requests += piece.count(_REQUEST)
+
+    def answer() -> None:
+        for _ in sys.stdin:
+            print(requests, flush=True)
+
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", port)
         for end in (writer, back):
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.gather(_carry(reader, back, one_way), _carry(there, writer, one_way))
+        await asyncio.gather(
+            _carry(reader, back, one_way, asked),
+            _carry(there, writer, one_way, lambda _piece: None),
+        )
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await asyncio.get_running_loop().run_in_executor(None, answer)
     os._exit(0)  # the peers of connections that are still open are gone
 
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -84,10 +84,35 @@ def open_place(where: Where, ground: str) -> Iterator[Place]:
 @contextmanager
 def _further_away(endpoint: str) -> Iterator[str]:
     """The endpoint of a proxy that delays requests to the server; see `benchmarks.far`."""
+    with _proxy(endpoint) as (there, _):
+        yield there
+
+
+@contextmanager
+def counted(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Callable[[], int]]]:
+    """Options of the same store through a proxy, and how many requests it has forwarded; of a
+    local folder none."""
+    endpoint = next((v for v in options.values() if v.startswith("http://")), None)
+    if endpoint is None:
+        yield options, lambda: 0
+        return
+    with _proxy(endpoint, "--one-way", "0") as (there, requests):
+        yield {k: v.replace(endpoint, there) for k, v in options.items()}, requests
+
+
+@contextmanager
+def _proxy(endpoint: str, *how: str) -> Iterator[tuple[str, Callable[[], int]]]:
     head, _, port = endpoint.rpartition(":")
-    command = [sys.executable, "-m", "benchmarks.far", port]
+    command = [sys.executable, "-m", "benchmarks.far", port, *how]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as proxy:
-        assert proxy.stdin is not None
-        assert proxy.stdout is not None
-        yield f"{head}:{int(proxy.stdout.readline())}"
-        proxy.stdin.close()
+        asked, told = proxy.stdin, proxy.stdout
+        assert asked is not None
+        assert told is not None
+
+        def requests() -> int:
+            asked.write(b"\n")
+            asked.flush()
+            return int(told.readline())
+
+        yield f"{head}:{int(told.readline())}", requests
+        asked.close()

@@ -18,6 +18,7 @@ from benchmarks.workloads import (
     search,
     shards,
     stores,
+    streams,
     updates,
     upkeep,
 )
@@ -36,6 +37,7 @@ WORKLOADS: dict[str, Workload] = {
         compaction,
         engines,
         names,
+        streams,
         upkeep,
         clones,
         shards,

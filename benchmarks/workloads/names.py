@@ -1,4 +1,4 @@
-"""Spark by name beside plain Parquet: one of six columns, an append, a merge of one per cent.
+"""Spark by name beside plain Parquet: reads of a part, an append, an UPDATE, a MERGE.
 
 Parquet changes rows by rewriting all of them. A round fails unless both sides hold the same rows
 afterwards.
@@ -74,6 +74,14 @@ def _prepare(ctx: Ctx) -> dict[str, Any]:
     pq.write_table(_rows(new), more / "0.parquet")
     old = np.arange(7, rows, 100, dtype=np.int64)
     pq.write_table(pa.table({"id": old, "a": old * 7 + 1}), source / "0.parquet")
+    some = pa.table({"d": pa.array(range(0, 1000, 10), pa.int64())})
+    small = f"{ctx.uri('lake')}/db/small.lance"
+    with weir.create(small, some.schema, primary_key="d").writer() as writer:
+        writer.put(some)
+    weir.open(small).compact(fold_wal=True)
+    beside = Path(ctx.uri("small"))
+    beside.mkdir(parents=True)
+    pq.write_table(some, beside / "0.parquet")
     sums = [(len(k), int(k.sum())) for k in (np.arange(rows, dtype=np.int64), new, old)]
     whole, added = sums[0], (sums[0][0] + sums[1][0], sums[0][1] + sums[1][1])
     return {
@@ -81,23 +89,47 @@ def _prepare(ctx: Ctx) -> dict[str, Any]:
         "plain": str(plain),
         "more": str(more),
         "source": str(source),
+        "small": [small, str(beside)],
+        "rows": rows,
         "appended": [*added, added[1] * 7],
         "merged": [*whole, whole[1] * 7 + sums[2][0]],
+        "updated": [*whole, whole[1] * 7 + 1],
     }
 
 
+Query = Callable[[Any, Any, Ctx], None]
+"""Runs on the whole table and the small one, and fails if its result is wrong."""
+
+
+def _column(whole: Any, _small: Any, _ctx: Ctx) -> None:
+    whole.select("a").write.format("noop").mode("overwrite").save()
+
+
+def _key(whole: Any, _small: Any, ctx: Ctx) -> None:
+    wanted = ctx.data["rows"] // 3
+    assert [row.a for row in whole.where(f"id = {wanted}").select("a").collect()] == [wanted * 7]
+
+
+def _count(whole: Any, _small: Any, ctx: Ctx) -> None:
+    assert whole.count() == ctx.data["rows"]
+
+
+def _join(whole: Any, small: Any, ctx: Ctx) -> None:
+    found = whole.join(small, "d").selectExpr("count(*)", "max(c)").first()
+    assert found[0] == ctx.data["rows"] // 10
+
+
 @contextmanager
-def _column(ctx: Ctx, *, parquet: bool) -> Iterator[Round]:
+def _asking(ctx: Ctx, *, query: Query, parquet: bool) -> Iterator[Round]:
     with _named() as spark:
+
+        def frame(uri: str, folder: str) -> Any:
+            return spark.read.parquet(folder) if parquet else spark.table(_name(uri))
 
         def run() -> float:
             began = time.perf_counter()
-            whole = (
-                spark.read.parquet(ctx.data["plain"])
-                if parquet
-                else spark.table(_name(ctx.data["uri"]))
-            )
-            whole.select("a").write.format("noop").mode("overwrite").save()
+            small = frame(*ctx.data["small"])
+            query(frame(ctx.data["uri"], ctx.data["plain"]), small, ctx)
             return (time.perf_counter() - began) * 1e3
 
         run()
@@ -131,6 +163,17 @@ def _merge_parquet(spark: Any, ctx: Ctx, uri: str) -> str:
         f"SELECT t.id, coalesce(s.a, t.a) AS a, b, c, d, e FROM parquet.`{uri}` t"
         f" LEFT JOIN parquet.`{ctx.data['source']}` s ON t.id = s.id"
     ).write.parquet(f"{uri}/anew")
+    return f"parquet.`{uri}/anew`"
+
+
+def _update(spark: Any, ctx: Ctx, uri: str) -> str:
+    spark.sql(f"UPDATE {_name(uri)} SET a = a + 1 WHERE id = {ctx.data['rows'] // 3}")
+    return _name(uri)
+
+
+def _update_parquet(spark: Any, ctx: Ctx, uri: str) -> str:
+    a = f"CASE WHEN id = {ctx.data['rows'] // 3} THEN a + 1 ELSE a END AS a"
+    spark.sql(f"SELECT id, {a}, b, c, d, e FROM parquet.`{uri}`").write.parquet(f"{uri}/anew")
     return f"parquet.`{uri}/anew`"
 
 
@@ -172,6 +215,13 @@ def _sides(weir: Change, parquet: Change, expected: str) -> dict[str, Side]:
     }
 
 
+def _both(query: Query) -> dict[str, Side]:
+    return {
+        "weir": partial(_asking, query=query, parquet=False),
+        "Spark, Parquet": partial(_asking, query=query, parquet=True),
+    }
+
+
 def _workload(name: str, note: str, sides: dict[str, Side], within: float | None) -> Workload:
     return Workload(
         name,
@@ -192,13 +242,37 @@ WORKLOADS = [
     _workload(
         "Spark by name, 1 of 6 columns of 5M rows",
         "into Spark's noop sink; nothing tells weir which column but the query",
-        {"weir": partial(_column, parquet=False), "Spark, Parquet": partial(_column, parquet=True)},
+        _both(_column),
         1.1,
+    ),
+    _workload(
+        "Spark by name, one key of 5M rows",
+        "WHERE id = n, pushed down on both sides",
+        _both(_key),
+        None,
+    ),
+    _workload(
+        "Spark by name, count of 5M rows",
+        "answered by metadata on both sides",
+        _both(_count),
+        None,
+    ),
+    _workload(
+        "Spark by name, join of 5M rows with 100",
+        "the small table is broadcast on both sides",
+        _both(_join),
+        None,
     ),
     _workload(
         "Spark by name, append of 50k rows to 5M",
         "durable, by key, through the log; Parquet adds files",
         _sides(_append, _append_parquet, "appended"),
+        None,
+    ),
+    _workload(
+        "Spark by name, UPDATE of one row of 5M",
+        "Parquet writes the whole result anew, beside the old files",
+        _sides(_update, _update_parquet, "updated"),
         None,
     ),
     _workload(

@@ -110,6 +110,27 @@ def test_p3_a_consumer_that_collection_overtook_is_told_if_it_named_its_place(
     assert Consumer(overtaken.core.store, "etl", 60.0).positions() is None
 
 
+def test_p3_a_consumer_that_was_dropped_is_not_revived_by_its_query(tmp_path: Path) -> None:
+    """Nothing was kept for it meanwhile, and the next batch would read as if it was."""
+    table = weir.create(str(tmp_path / "t"), pa.schema([pa.field("id", pa.int64())]))
+    write(table, 1)
+    feed = feed_of(table, "earliest")
+    end = feed.latestOffset(feed.initialOffset(), ReadAllAvailable())
+    table.drop_consumer("etl")
+    with pytest.raises(weir.SnapshotExpired, match=r"was dropped, or expired.*new query"):
+        feed.commit(end)
+    assert Consumer(table.core.store, "etl", 60.0).positions() is None
+
+
+def test_p3_a_query_that_is_given_a_consumer_later_is_held_from_there(tmp_path: Path) -> None:
+    table = weir.create(str(tmp_path / "t"), pa.schema([pa.field("id", pa.int64())]))
+    write(table, 1)
+    nameless = WeirFeed({"path": table.uri, "metadatacolumns": "true"}, feed_schema(table))
+    end = nameless.latestOffset(nameless.initialOffset(), ReadAllAvailable())
+    feed_of(table, "earliest").commit(end)
+    assert Consumer(table.core.store, "etl", 60.0).positions() == positions_of(end)
+
+
 def test_g7c_a_following_feed_is_told_of_a_shard_that_was_collected_before_it_looked(
     tmp_path: Path,
 ) -> None:

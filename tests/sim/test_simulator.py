@@ -93,3 +93,9 @@ def test_a_lock_that_is_free_is_not_released_again() -> None:
     lock.release()
     with pytest.raises(RuntimeError, match="unlocked"):
         lock.release()
+
+
+def test_queries_of_spark_are_fed():
+    """A query that cannot even open its table breaks no promise, and finds nothing."""
+    counts = [simulate(draw_plan(seed, "feeds")).counts for seed in range(777_000, 777_006)]
+    assert sum(count["batches fed"] for count in counts) > 10

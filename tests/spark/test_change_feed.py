@@ -476,13 +476,12 @@ def test_progress_tells_the_table_and_what_waits(
     (waits,) = told["behind"].values()
     assert waits["entries"] >= 1
     assert waits["bytes"] > 100
-    assert waits["rows"] == 1
     with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
         for number in range(40):
             writer.put([{"id": number, "v": "c"}, {"id": 100 + number, "v": "c"}])
     source._seen = None
     (waits,) = source.reportLatestOffset()["behind"].values()
-    assert 60 <= waits["rows"] <= 100, "counted in the first eight entries, fences among them"
+    assert waits["entries"] >= 41
 
     def asked_again(*_: Any) -> Any:
         raise AssertionError("Spark asks again and again, and nothing has moved")

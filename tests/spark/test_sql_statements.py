@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import weir
 import weir.spark
 from tests.support.spark import built_jar
-from weir.errors import InvalidInput, SchemaMismatch
+from weir.errors import SchemaMismatch
 from weir.spark import jar
 from weir.spark.types import arrow_schema, spark_schema, to_spark
 
@@ -89,6 +89,81 @@ def test_l4_a_table_is_replaced_by_one_commit_that_keeps_it(
     assert rows(spark, past) == [(1, 10), (2, 20), (3, 30)]
 
 
+def test_l4_an_overwrite_replaces_the_rows_that_it_names_and_no_others(
+    spark: SparkSession, root: Path
+) -> None:
+    """Delta's replaceWhere and dynamic overwrite, by name and by path, with a key and without."""
+    for key in ("", ", PRIMARY KEY (id, day)"):
+        made = f"stated.db.t{uuid.uuid4().hex}"
+        spark.sql(
+            f"CREATE TABLE {made} (id BIGINT NOT NULL, day STRING NOT NULL, n INT{key})"
+            " PARTITIONED BY (day)"
+        )
+        spark.sql(f"INSERT INTO {made} VALUES (1, 'mo', 1), (2, 'mo', 2), (3, 'tu', 3)")
+        opened(root, made).compact(fold_wal=True)
+        spark.sql(f"INSERT INTO {made} VALUES (4, 'tu', 4), (5, 'th', 5)")
+        spark.sql(f"INSERT INTO {made} REPLACE WHERE day = 'mo' SELECT 2L, 'mo', 20")
+        expected: list[tuple[Any, ...]] = [(2, 20), (3, 3), (4, 4), (5, 5)]
+        assert rows(spark, f"SELECT id, n FROM {made}") == expected
+        new = spark.sql("SELECT 3L AS id, 'tu' AS day, 30 AS n")
+        new.writeTo(made).overwrite(F.col("day") == "tu")
+        assert rows(spark, f"SELECT id, n FROM {made}") == [(2, 20), (3, 30), (5, 5)]
+        by_path = new.write.format("weir").mode("overwrite").option("replaceWhere", "n >= 30")
+        with pytest.raises(PySparkException, match="is not one of those to replace"):
+            new.selectExpr("id", "day", "n - 1 AS n").write.format("weir").mode("overwrite").option(
+                "replaceWhere", "n >= 30"
+            ).save(opened(root, made).uri)
+        by_path.save(opened(root, made).uri)
+        assert rows(spark, f"SELECT id, n FROM {made}") == [(2, 20), (3, 30), (5, 5)]
+        some = spark.sql(
+            "SELECT * FROM VALUES (6L, 'mo', 6), (7L, 'th', 7), (8L, 'we', 8) AS t(id, day, n)"
+        )
+        some.writeTo(made).overwritePartitions()
+        assert rows(spark, f"SELECT id, n FROM {made}") == [(3, 30), (6, 6), (7, 7), (8, 8)]
+        some.limit(0).writeTo(made).overwritePartitions()
+        spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+        try:
+            spark.sql(f"INSERT OVERWRITE {made} SELECT 9L, 'tu', 9")
+        finally:
+            spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+        assert rows(spark, f"SELECT id, n FROM {made}") == [(6, 6), (7, 7), (8, 8), (9, 9)]
+        spark.sql(f"INSERT OVERWRITE {made} PARTITION (day = 'mo') SELECT 1L, 1")
+        assert rows(spark, f"SELECT id, n FROM {made}") == [(1, 1), (7, 7), (8, 8), (9, 9)]
+        assert opened(root, made).primary_key == (("id", "day") if key else ())
+
+
+def test_an_overwrite_that_could_not_name_its_rows_is_refused(
+    spark: SparkSession, root: Path, name: str
+) -> None:
+    frame = spark.range(1).selectExpr("id", "1 AS n")
+    uri = opened(root, name).uri
+
+    def overwrite(**options: str) -> None:
+        frame.write.format("weir").mode("overwrite").options(**options).save(uri)
+
+    for run, word in (
+        (lambda: overwrite(), "must be confirmed"),
+        (lambda: overwrite(replaceWhere="n >"), "n >"),
+        (lambda: overwrite(replaceWhere="m = 1"), "m"),
+        (lambda: overwrite(partitionOverwriteMode="dynamic"), "is sharded by Unsharded"),
+        (lambda: overwrite(partitionOverwriteMode="some"), "must be one of"),
+        (
+            lambda: spark.sql(f"INSERT INTO {name} REPLACE WHERE n = 1 OR n = 2 SELECT 1L, 1"),
+            "rows can be deleted by comparisons",
+        ),
+        (lambda: frame.writeTo(name).overwritePartitions(), "is sharded by Unsharded"),
+        (
+            lambda: (
+                frame.write.format("weir").mode("append").option("replaceWhere", "n = 1").save(uri)
+            ),
+            "go with mode overwrite",
+        ),
+    ):
+        with pytest.raises(PySparkException, match=word):
+            run()
+    assert rows(spark, f"SELECT * FROM {name}") == [(1, 10), (2, 20), (3, 30)]
+
+
 def test_l4_a_replacement_that_fails_or_asks_for_another_table_changes_nothing(
     spark: SparkSession, root: Path, name: str
 ) -> None:
@@ -109,6 +184,15 @@ def test_l4_a_replacement_that_fails_or_asks_for_another_table_changes_nothing(
     assert (table.primary_key, table.schema.names) == (("id",), ["id", "n"])
     assert [c.name for c in table.checkpoints()] == ["before"]
     assert rows(spark, f"SELECT * FROM {name}") == [(1, 10), (2, 20), (3, 30)]
+
+
+def test_a_version_that_no_checkpoint_keeps_is_refused_and_the_nearest_one_named(
+    spark: SparkSession, name: str
+) -> None:
+    with pytest.raises(PySparkException, match=r"not the whole table.*nearest is 'before'"):
+        spark.sql(f"SELECT * FROM {name} VERSION AS OF 7")
+    spark.sql(f"CALL stated.system.checkpoint('db.{name.rpartition('.')[2]}', name => '7')")
+    assert len(rows(spark, f"SELECT * FROM {name} VERSION AS OF 7")) == 3
 
 
 def test_a_delete_of_everything_is_told_to_feeds_where_a_truncate_is_not(
@@ -391,15 +475,13 @@ def test_m9_a_time_finer_than_sparks_is_never_truncated_by_a_statement(
     ):
         with pytest.raises(PySparkException, match=r"column 't' is timestamp\[ns\] and holds"):
             spark.sql(statement)
-    with pytest.raises(SchemaMismatch, match="a writer of weir"):
-        weir.spark.update_where(spark, uri, "id = 2", {"n": "6"})
     assert rows(spark, f"SELECT id, n FROM {name}") == [(1, 5), (2, 5)]
     assert table.scan().to_table().sort_by("id")["t"].combine_chunks() == times
     # Whole microseconds go on working, and so does what does not read the column.
     spark.sql(f"DELETE FROM {name} WHERE id = 2")
     spark.sql(f"UPDATE {name} SET n = n + 1")
     spark.sql(merge(1))
-    assert weir.spark.update_where(spark, uri, "id = 1", {"n": "n + 1"}).rows == 1
+    spark.sql(f"UPDATE {name} SET n = n + 1 WHERE id = 1")
     spark.sql(f"CREATE OR REPLACE TABLE {name} AS SELECT id, n + 1 AS n, t FROM {name}")
     assert table.scan().to_table() == pa.table([[1], [9], times[:1]], schema=schema)
 
@@ -452,14 +534,12 @@ def test_a_column_that_spark_has_no_type_for_is_refused_only_where_it_is_used(
     ):
         with pytest.raises(PySparkException, match=f"'{column}' is .* has no type for; what leave"):
             spark.sql(statement).collect()
-    with pytest.raises(InvalidInput, match="has no type for"):
-        weir.spark.update_where(spark, uri, "id = 1", {"n": "0"})
     assert table.scan().to_table().sort_by("id").to_pylist() == known
     # Everything that the refusal says works.
     assert rows(spark, f"SELECT id, n FROM {name} WHERE n > 30") == [(4, 40)]
     assert rows(spark, f"SELECT count(*) FROM {name}") == [(4,)]
     spark.sql(f"DELETE FROM {name} WHERE n = 10")
-    assert weir.spark.delete_where(spark, uri, "n = 20").deleted == 1
+    spark.sql(f"DELETE FROM {name} WHERE n = 20")
     spark.sql(f"INSERT INTO {name} (id, n) VALUES (5, 50)")
     spark.sql(f"MERGE INTO {name} AS x USING {new} WHEN NOT MATCHED THEN INSERT (id) VALUES (9)")
     weir.spark.write(spark.sql("SELECT 6L AS id, 60 AS n"), uri)
@@ -551,9 +631,6 @@ def test_p7_an_id_that_could_not_tell_a_rerun_is_refused(
     ):
         with pytest.raises(PySparkException, match=word):
             spark.sql(statement)
-    uri = opened(root, name).uri
-    with pytest.raises(InvalidInput, match="an id of its own"):
-        weir.spark.update_where(spark, uri, "id = 1", {"n": "0"}, statement_id="")
     assert rows(spark, f"SELECT * FROM {log}") == []
     assert rows(spark, f"SELECT * FROM {name}") == [(1, 10), (2, 20), (3, 30)]
     for _ in range(2):  # what the refusal advises

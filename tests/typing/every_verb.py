@@ -317,14 +317,8 @@ def on_spark(spark: SparkSession, df: DataFrame, uri: str) -> None:
     moved = weir.spark.reshard(spark, uri, sharding)
     assert_type(moved, weir.ReshardReport)
     assert_type(weir.spark.bulk_load(df, uri).rows, int)
-    assert_type(weir.spark.attach(spark, "lake"), list[str])
-    assert_type(weir.spark.merge(df, uri).rows, int)
-    assert_type(weir.spark.update_where(spark, uri, "id < 3", {"v": "'x'"}).attempts, int)
-    assert_type(weir.spark.delete_where(spark, uri, "id < 2").deleted, int)
-    assert_type(weir.spark.stats(spark, uri), "DataFrame")
     assert_type(weir.spark.search(df, uri, "v", query="v"), "DataFrame")
     assert_type(weir.spark.keep(spark, uri).due, weir.Upkeep)
-    assert_type(weir.spark.debezium(df), "DataFrame")
     assert_type(weir.spark.lookup(df, uri, columns=["v"]), "DataFrame")
 
 

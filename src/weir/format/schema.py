@@ -126,6 +126,11 @@ def check_nesting(field: pa.Field) -> None:
         )
 
 
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """No rows of these columns; pyarrow's own `empty_table` fails where a list holds UUIDs."""
+    return pa.Table.from_batches([], schema=schema)
+
+
 def without_views(schema: pa.Schema) -> pa.Schema:
     """The columns as Lance stores them: string and binary instead of Arrow's view types."""
     if not isinstance(schema, pa.Schema):

@@ -22,7 +22,7 @@ from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
 from weir.format.nested import as_type
-from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
+from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema, no_rows
 from weir.keys.keyset import newest_rows
 from weir.lake.api import Scanned
 
@@ -217,7 +217,7 @@ class MemLevel:
         target = level_schema(self._schema, columns)
         picked = self._picked(keys, count)
         if not picked:
-            return target.empty_table()
+            return no_rows(target)
         places = [self._schema.wal.get_field_index(name) for name in target.names]
         narrow = 2 * len(places) < len(self._schema.wal)
         if len(picked) <= 16:

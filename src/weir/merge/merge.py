@@ -22,7 +22,7 @@ from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
 from weir.format.expiry import Alive
 from weir.format.keys import pk_type, pk_values
-from weir.format.schema import TOMBSTONE, TableSchema
+from weir.format.schema import TOMBSTONE, TableSchema, no_rows
 from weir.keys.keyset import KeySet, gathered, unseen
 from weir.lake.api import Base, Scanned
 from weir.lake.filters import filter_columns, filter_rows
@@ -146,7 +146,7 @@ def merge_lookup(
         if here.num_rows:
             found.append(shaped(here, wanted))
     if not found:
-        return target.empty_table()
+        return no_rows(target)
     rows = found[0] if len(found) == 1 else pa.concat_tables(found)
     if alive is not None:
         rows = alive.keep(rows)

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from weir.errors import InvalidInput
-from weir.format.schema import TableSchema
+from weir.format.schema import TableSchema, no_rows
 from weir.keys.keyset import gathered
 from weir.lake.expressions import new_values, require_name
 from weir.lake.filters import filter_columns
@@ -70,7 +70,7 @@ class Projection:
         read = self.read(schema)
         if not self.sql:
             return output_schema(schema, read)
-        return self._table(output_schema(schema, read).empty_table()).schema
+        return self._table(no_rows(output_schema(schema, read))).schema
 
     def narrowed(self, names: Sequence[str]) -> Projection:
         """This projection restricted to `names`."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from polars.io.plugins import register_io_source
 
+from weir.format.schema import no_rows
 from weir.read.dataset import ScanDataset
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
             frame = pl.DataFrame(batch)
             yield frame if predicate is None else frame.filter(predicate)
 
-    empty = pl.DataFrame(scan.schema.empty_table())
+    empty = pl.DataFrame(no_rows(scan.schema))
     return register_io_source(read, schema=empty.schema, explain_name="WEIR")
 
 

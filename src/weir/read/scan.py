@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
+from weir.format.schema import no_rows
 from weir.lake.filters import both, is_for_lance
 from weir.merge.merge import (
     merge_count,
@@ -319,7 +320,7 @@ class Scan:
         schema = columns.schema(reader.schema)
         for name, how in self._order:
             try:
-                schema.empty_table().sort_by([(name, how)])
+                no_rows(schema).sort_by([(name, how)])
             except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
                 raise InvalidInput(
                     f"order_by: column {name!r} is {schema.field(name).type}, whose values have no"

@@ -95,7 +95,7 @@ class Consumer:
     ) -> dict[UUID, int]:
         """Begin at `positions`, after `load`, unless it already has some; returns its positions.
 
-        The caller then checks the floors and moves the consumer once.
+        The caller then checks the floors and saves its place once.
         """
 
         def begin(found: Standing | None) -> Standing | None:
@@ -111,32 +111,21 @@ class Consumer:
 
         return self._update(begin).held or {}
 
-    def move(self, positions: Positions, load: int | None = None) -> None:
-        """Release the entries below `positions`; never moves back. Renews the lifetime.
-
-        `load`, if known, is the last load before `positions`.
-        """
-
-        def move(found: Standing | None) -> Standing:
-            known = load if found is None or load is not None else found.load
-            return Standing(
-                positions=_further(found, positions), expires=self._expires(), load=known
-            )
-
-        self._update(move)
-
     def save(
         self,
         positions: Positions,
         *,
-        within: Positions,
-        expired_through: float | None,
-        snapshot: UUID | None,
-        load: int | None,
+        within: Positions | None = None,
+        expired_through: float | None = None,
+        snapshot: UUID | None = None,
+        load: int | None = None,
         begins: bool = False,
     ) -> Standing:
-        """`move`, with the rest of a place; a consumer that has ended stays ended. Returns its
-        latest record."""
+        """Release the entries below `positions`, and renew the lifetime; never moves back.
+
+        A consumer that has ended stays ended. Returns its latest record. `load`, if known, is the
+        last load before `positions`.
+        """
 
         def save(found: Standing | None) -> Standing | None:
             if found is None or found.deleted:
@@ -144,7 +133,7 @@ class Consumer:
             further = _further(found, positions)
             return Standing(
                 positions=further,
-                within={s: n for s, n in within.items() if further[s] == positions.get(s)},
+                within={s: n for s, n in (within or {}).items() if further[s] == positions.get(s)},
                 expired_through=expired_through,
                 snapshot=snapshot,
                 expires=self._expires(),

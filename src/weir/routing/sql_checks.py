@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from weir.format.schema import TableSchema
+from weir.format.schema import TableSchema, no_rows
 from weir.lake.expressions import filter_mask, new_values, when_mask
 from weir.lake.params import require_filter
 from weir.shard.actions import check_assignments
@@ -23,7 +23,7 @@ class SqlChecks:
 
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
-        self._none = schema.arrow.empty_table()
+        self._none = no_rows(schema.arrow)
         self._known: set[tuple[str, ...]] = set()
 
     def check_condition(self, when: Filter) -> None:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from weir.env import Env
 from weir.format.keys import pk_values
-from weir.format.schema import TOMBSTONE
+from weir.format.schema import TOMBSTONE, no_rows
 from weir.merge.levels import Level, shaped
 from weir.search.lance_vectors import GROWTH, Candidates, LanceVectors
 
@@ -185,7 +185,7 @@ def rows_of(ranked: Sequence[Ranked], best: Best, target: pa.Schema) -> pa.Table
             parts.append(shaped(rows, target))
             places.append(at)
     if not parts:
-        return target.empty_table()
+        return no_rows(target)
     if len(parts) == 1:
         return parts[0]
     joined = pa.concat_tables(parts)

@@ -20,7 +20,7 @@ from weir.errors import CommitConflict, FencedError, MissingEntry
 from weir.format.expiry import Alive, alive_at
 from weir.format.keys import pk_values, plain_key
 from weir.format.manifest import ShardManifest, SsTable
-from weir.format.schema import FIELD_ID, TableSchema, is_same_column
+from weir.format.schema import FIELD_ID, TableSchema, is_same_column, no_rows
 from weir.lake.api import Base, Lake, SsTableReader
 from weir.log.appender import WalAppender
 from weir.log.intake import key_table
@@ -88,7 +88,7 @@ class OwnReads:
         self._plain_key = plain_key(schema.key_schema)
         self._base: Base | None = None
         """The last version that was opened."""
-        self._nothing: tuple[pa.Schema, pa.Table] = (schema.wal, schema.wal.empty_table())
+        self._nothing: tuple[pa.Schema, pa.Table] = (schema.wal, no_rows(schema.wal))
         self._warm_keys = WarmKeys(appender.site.env)
         self._listed: tuple[ShardManifest | None, int, Sequence[SsTable]] = (None, 0, ())
         """A manifest, the last generation a base has folded, and the SSTables after that one."""
@@ -218,7 +218,7 @@ class OwnReads:
         """An empty table, cached for the last schema: making one takes longer than the lookup."""
         known = self._nothing
         if known[0] is not target:
-            known = self._nothing = (target, target.empty_table())
+            known = self._nothing = (target, no_rows(target))
         return known[1]
 
     def search(

@@ -15,53 +15,39 @@ from pyspark.sql.types import StructType
 from weir.errors import InvalidInput
 from weir.read.snapshot import Freshness
 from weir.records.consumers import Consumer
-from weir.spark.admin import (
-    KeepReport,
-    keep,
-    stats,
-)
+from weir.spark.admin import KeepReport, keep
 from weir.spark.bulk import BulkReport, bulk_load
-from weir.spark.catalog import attach, use
-from weir.spark.console import Show, shown
-from weir.spark.debezium import debezium
-from weir.spark.dml import ChangeReport, delete_where, merge, update_where
+from weir.spark.catalog import use
 from weir.spark.failures import unwrap_errors
 from weir.spark.feed_offsets import starting_positions
-from weir.spark.frames import frame_of
 from weir.spark.jobs import clone, compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
 from weir.spark.making import TableSpec, open_or_create
 from weir.spark.options import START
 from weir.spark.places import Place, as_options
-from weir.spark.runner import watched
+from weir.spark.runner import run_each, watched
 from weir.spark.searching import lookup, search
 from weir.spark.session import is_found, require_workers
-from weir.spark.source import SPLIT_ROWS, check_times, plan
-from weir.spark.types import columns_of, spark_schema
+from weir.spark.source import SPLIT_ROWS, check_times, plan, reading
+from weir.spark.types import arrow_schema, columns_of, spark_schema
+from weir.upkeep.tasks import Progress
 
 __all__ = [
     "BulkReport",
-    "ChangeReport",
     "Consumer",
     "KeepReport",
-    "attach",
     "bulk_load",
     "changes",
     "clone",
     "compact",
-    "debezium",
-    "delete_where",
     "gc",
     "keep",
     "layout",
     "lookup",
-    "merge",
     "register",
     "reshard",
     "scan",
     "search",
-    "stats",
-    "update_where",
     "write",
 ]
 
@@ -114,7 +100,8 @@ def scan(
     table = place.current()
     check_times(filter, table.schema, spark.conf.get("spark.sql.session.timeZone", None))
     parts = plan(table, freshness=freshness, checkpoint=checkpoint, split_rows=split_rows)
-    return frame_of(spark, place, table, parts, columns=columns, filter=filter)
+    schema = spark_schema(table.schema, columns)
+    return run_each(spark, parts, reading(place, parts, arrow_schema(schema), filter), schema)
 
 
 def layout(df: DataFrame, uri: str, *, storage_options: Options = None) -> tuple[DataFrame, str]:
@@ -146,7 +133,7 @@ def write(
     txn_version: int | None = None,
     storage_options: Options = None,
     options: Options = None,
-    progress: Show = None,
+    progress: Progress | None = None,
 ) -> None:
     """Upsert (append, without a key) the rows of `df`, laid out by shard: a task owns its shard.
 
@@ -176,8 +163,7 @@ def write(
     tasks = int(how.partition(":")[0]) if how else 1
     with (
         unwrap_errors(),
-        shown(progress, uri, spark) as tell,
-        watched(spark, f"weir-write {uri}", "write", tasks, tell),
+        watched(spark, f"weir-write {uri}", "write", tasks, progress),
     ):
         writer.save(uri)
 

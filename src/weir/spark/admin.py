@@ -1,13 +1,11 @@
-"""Read a table's statistics and do its upkeep from a Spark program."""
+"""What is due of a table's upkeep, done from a Spark program."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from weir.spark.jobs import compact
 from weir.spark.places import Place
@@ -17,21 +15,6 @@ from weir.upkeep.gc.report import GcReport
 from weir.upkeep.perform import Engines, JobReport, perform
 
 Options = Mapping[str, str] | None
-
-
-def stats(spark: SparkSession, uri: str, *, storage_options: Options = None) -> DataFrame:
-    """`Table.stats` as a DataFrame for use in SQL, one row for each shard."""
-    table = Place(uri, dict(storage_options or {})).current()
-    rows = [_plain(asdict(shard)) for shard in table.stats().shards]
-    return spark.createDataFrame(pa.Table.from_pylist(rows))
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert to values that Arrow and Spark have types for."""
-    simple = (str, int, float, bool, type(None))
-    return {
-        name: value if isinstance(value, simple) else str(value) for name, value in values.items()
-    }
 
 
 @dataclass(frozen=True)

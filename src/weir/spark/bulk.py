@@ -29,7 +29,6 @@ from weir.format.sharding import Sharding
 from weir.lake.api import Base
 from weir.lake.base import fold
 from weir.routing.core import Core
-from weir.spark.console import Show, shown
 from weir.spark.failures import unwrap_errors
 from weir.spark.making import TableSpec
 from weir.spark.places import Place, backquoted, resolved
@@ -69,7 +68,7 @@ def bulk_load(
     wal_uri: str | None = None,
     writer_defaults: WriterConfig | None = None,
     storage_options: Mapping[str, str] | None = None,
-    progress: Show = None,
+    progress: Progress | None = None,
 ) -> BulkReport:
     """Write `df` into the base of the table at `uri`, which is created if there is none.
 
@@ -126,7 +125,7 @@ def _load(
     *,
     replace: bool,
     tasks: int | None,
-    progress: Show,
+    progress: Progress | None,
 ) -> tuple[BulkReport, list[str]]:
     """What was loaded, and the files of staged keys."""
     uri = place.uri
@@ -142,18 +141,17 @@ def _load(
         told = frame.mapInArrow(
             _write_function(place, base.version, job, stage_keys=hides), "result string"
         )
-        with watched(spark, f"weir-bulk {uri}", "bulk_load", count, show):
+        with watched(spark, f"weir-bulk {uri}", "bulk_load", count, progress):
             results = [json.loads(row["result"]) for row in told.collect()]
         parts = [fold.VersionEdit.from_json(result["changes"]) for result in results]
         rows = sum(result["rows"] for result in results)
         keys.extend(path for result in results for path in result["keys"])
         if keys:
-            parts += _hide(spark, place, core, base, keys, rows, show)
+            parts += _hide(spark, place, core, base, keys, rows, progress)
         return PreparedLoad(fold.combine(parts), rows)
 
-    with shown(progress, uri, spark) as show:
-        runner = SparkRunner(spark, place, group="weir-bulk")
-        version, written = load(core, write, job_id=job, replaces=replace, engine=runner)
+    runner = SparkRunner(spark, place, group="weir-bulk")
+    version, written = load(core, write, job_id=job, replaces=replace, engine=runner)
     return BulkReport(version, written.rows, len(written.changes.added)), keys
 
 

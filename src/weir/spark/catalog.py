@@ -21,7 +21,7 @@ from weir.spark import procedures, replacing
 from weir.spark.clauses import require_loose, spec_of, statement_of
 from weir.spark.describing import marked_schema
 from weir.spark.making import merge_columns
-from weir.spark.places import ENDING, Place, as_options, backquoted, located
+from weir.spark.places import ENDING, Place, as_options, located
 from weir.spark.session import is_connect
 from weir.spark.snapshots import Size
 from weir.spark.source import asked_snapshot, checkpoint_of, columns_at
@@ -206,26 +206,3 @@ _ANSWERS: Final[dict[str, Callable[[Options], StructType]]] = {
     "procedures": lambda _options: procedures.listed(),
     "call": procedures.call,
 }
-
-
-def attach(
-    spark: SparkSession, root: str, *, storage_options: Mapping[str, str] | None = None
-) -> list[str]:
-    """Create or replace a temporary view of each table directly below `root`; their names.
-
-    For sessions that load no jar. `SELECT` and `INSERT INTO` work; a view reads the table as it was
-    at its first use until `attach` is called again. For names that are always fresh, and for
-    DELETE, UPDATE and MERGE, use `register(spark, catalog=..., root=...)`.
-    """
-    storage = as_options(storage_options)
-    found = [str(name) for name in _tables({"weir.root": root, **storage}).fieldNames()]
-    for name in found:
-        options = {"path": located({"weir.root": root, "weir.name": name}), **storage}
-        told = ", ".join(f"`{key}` {_quoted(value)}" for key, value in options.items())
-        view = backquoted(name)
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} USING weir OPTIONS ({told})")
-    return found
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

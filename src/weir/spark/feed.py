@@ -63,6 +63,7 @@ from weir.spark.options import FEED, canonical_options, check_options
 from weir.spark.places import Place, flag, number
 from weir.spark.source import parts_of, read_part
 from weir.spark.types import arrow_schema, require_typed, to_spark
+from weir.upkeep.consumers import hold_from
 
 logger = logging.getLogger("weir.spark")
 
@@ -79,11 +80,14 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     metadata = METADATA
     kind_of_snapshot = "put"
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, *, place: Place | None = None
+    ) -> None:
+        """`place`: the table, if it is not to be opened as the options say."""
         options = canonical_options(options)
         check_options(options, FEED, "the change feed")
         one_start(options)
-        self._place = Place.of(options)
+        self._place = place or Place.of(options)
         table = self._place.current()
         self._table_id = str(table.core.record.table_id)
         require_typed(schema, lambda: table.schema)
@@ -223,7 +227,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             through, load = positions_of(offset), offset["load"]
             if consumer is not None:
                 consumer.register(through, load=load)
-                consumer.move(through, load)
+                self._release(through, load)
             if consumer is None or not passed_by(table.core, through):
                 break
         else:
@@ -323,9 +327,22 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Spark has recorded everything up to `end`: the consumer releases it."""
-        consumer = self._consumer()
-        if consumer is not None and end["positions"] is not None:
-            consumer.move(positions_of(end), end.get("load"))
+        if self._name is not None and end["positions"] is not None:
+            self._release(positions_of(end), end.get("load"))
+
+    def _release(self, positions: Mapping[UUID, int], load: int | None) -> None:
+        """Let go what lies before; `SnapshotExpired` when the consumer has ended."""
+        consumer = self._named()
+        if not consumer.save(positions, load=load).deleted:
+            return
+        if consumer.standing() is not None:  # guard: P-3 test_feed_positions
+            raise SnapshotExpired(
+                f"{self._place.uri}: consumer {self._name!r} was dropped, or expired, and what it"
+                f" has not read may be collected. {self._again}"
+            )
+        # The query was restarted with a consumer that it did not have before.
+        core = self._table().core
+        hold_from(core, consumer, positions, is_exact=True, advice=self._again, load=load)
 
     def stop(self) -> None:
         """Nothing is held open; a named consumer's hold ends with its lifetime."""

@@ -6,14 +6,12 @@ Keeps
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
-from weir.log.tailer import WalTailer
+from weir.errors import InvalidInput
 from weir.read.positions import floors, tips
 from weir.records.consumers import Consumer
 from weir.routing.core import Core
@@ -22,9 +20,6 @@ from weir.upkeep.consumers import hold_from
 
 _LOOKED_AT: Final = 32
 """Entries of a shard whose sizes are requested to estimate the bytes that wait."""
-_READ: Final = 8
-_READ_BYTES: Final = 1 << 20
-"""Most entries of a shard, and most bytes, read to estimate the waiting rows; at least one."""
 
 
 def starting_positions(core: Core, start: str) -> dict[UUID, int]:
@@ -120,10 +115,9 @@ def advance(
 def behind(
     core: Core, reached: Mapping[UUID, int], head: Mapping[UUID, int]
 ) -> dict[str, dict[str, int]]:
-    """Entries, bytes and rows that a feed has not read, for each shard that has any.
+    """Entries and bytes that a feed has not read, for each shard that has any.
 
-    Bytes and rows are extrapolated from the first entries. Rows are counted in up to eight entries
-    of a megabyte together, and "rows" is left out when those entries were collected.
+    Bytes are extrapolated from the first entries.
     """
     waits = [shard for shard, last in head.items() if last > reached.get(shard, 0)]
 
@@ -136,26 +130,7 @@ def behind(
 
 def _behind(core: Core, shard: UUID, start: int, last: int) -> dict[str, int]:
     sizes = core.log(shard).sizes(start, min(last - start, _LOOKED_AT))
-    nbytes = sum(sizes) * (last - start) // len(sizes)
-    told = {"entries": last - start, "bytes": nbytes}
-    with contextlib.suppress(SnapshotExpired, MissingEntry):
-        count, rows = _counted(core, shard, start, sizes)
-        seen = sum(sizes[:count])
-        whole = count == last - start or not seen
-        told["rows"] = rows if whole else rows * nbytes // seen
-    return told
-
-
-def _counted(core: Core, shard: UUID, start: int, sizes: Sequence[int]) -> tuple[int, int]:
-    """The next entries that are small enough to be read: how many, and their rows."""
-    count, room = 1, _READ_BYTES - sizes[0]
-    for size in sizes[1:_READ]:
-        room -= size
-        if room < 0:
-            break
-        count += 1
-    entries = WalTailer(core.log(shard)).read_range(start, start + count)
-    return count, sum(entry.num_rows for entry in entries)
+    return {"entries": last - start, "bytes": sum(sizes) * (last - start) // len(sizes)}
 
 
 def _stopped(

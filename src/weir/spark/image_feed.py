@@ -142,9 +142,7 @@ class ImageFeed(WeirFeed):
         core = self._table().core
         with contextlib.suppress(CheckpointNotFound):
             pinned = checkpoints.refresh(core, UUID(end["checkpoint"]), self._ttl)
-            self._named().move(
-                positions_at(core, pinned.shards, pinned.base_version), end.get("load")
-            )
+            self._release(positions_at(core, pinned.shards, pinned.base_version), end.get("load"))
             before, self._before = self._before, pinned.id
             if before is not None and before != pinned.id:  # guard: P-3 last
                 found = checkpoints.find(core, before)

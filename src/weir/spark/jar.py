@@ -41,7 +41,7 @@ def require() -> Path:
             f"{found.name} is not in this installation; catalog names and SQL need it. Build it"
             " with `python -m weir.spark.jar` (needs javac from a JDK, Debian's"
             " openjdk-17-jdk-headless), or install a lance-weir wheel, which contains it. Without"
-            " the jar use weir.spark.attach, which creates temporary views"
+            " the jar, tables are read and written by path"
         )
     return found
 

@@ -13,7 +13,6 @@ from weir.errors import InvalidInput
 from weir.format.sharding import Sharding
 from weir.read.survey import survey
 from weir.records.checkpoints import Ref
-from weir.spark.console import Show, shown
 from weir.spark.places import Place
 from weir.spark.runner import SparkRunner, slots_of
 from weir.table import Table
@@ -22,7 +21,7 @@ from weir.upkeep import reshard as resharding
 from weir.upkeep.compact import run as compaction
 from weir.upkeep.compact.plan import find_pending
 from weir.upkeep.gc.report import GcReport, Kind, Veto
-from weir.upkeep.tasks import LocalRunner, Runner
+from weir.upkeep.tasks import LocalRunner, Progress, Runner
 
 Engine = Literal["auto", "local", "spark"]
 
@@ -50,34 +49,28 @@ def compact(
     rewrite: bool | None = None,
     lease: Duration = compaction.LEASE,
     storage_options: Options = None,
-    progress: Show = None,
+    progress: Progress | None = None,
 ) -> compaction.CompactReport:
     """Fold waiting rows into the base table, on executors when there is enough work.
 
     `engine`: "auto" chooses by bytes, and by whether Spark has processors of its own. `fold_wal` to
     `lease` are those of `Table.compact`. The commit is made here, on the driver, and only here.
-    `progress(kind, done, total)` is called as tasks finish; True draws a bar, False none, None one
-    if stderr is a terminal on which Spark does not draw its own.
+    `progress(kind, done, total)` is called as tasks finish.
     """
     _check_engine(engine)
     place = Place(uri, dict(storage_options or {}))
     table = place.current()
     runner = _runner(spark, place, table, engine)
-    with shown(progress, uri, _at_work(spark, runner)) as tell:
-        return compaction.compact(
-            table.core,
-            engine=runner,
-            fold_wal=fold_wal,
-            cluster=cluster,
-            indexes=indexes,
-            rewrite=rewrite,
-            lease=lease,
-            progress=tell,
-        )
-
-
-def _at_work(spark: SparkSession, runner: Runner) -> SparkSession | None:
-    return spark if isinstance(runner, SparkRunner) else None
+    return compaction.compact(
+        table.core,
+        engine=runner,
+        fold_wal=fold_wal,
+        cluster=cluster,
+        indexes=indexes,
+        rewrite=rewrite,
+        lease=lease,
+        progress=progress,
+    )
 
 
 def _check_engine(engine: str) -> None:
@@ -123,22 +116,21 @@ def gc(
     kinds: Collection[Kind] | None = None,
     veto: Veto | None = None,
     storage_options: Options = None,
-    progress: Show = None,
+    progress: Progress | None = None,
 ) -> GcReport:
     """Collect garbage, on the driver: bulk deletes are as fast as the store, not as the cluster.
 
     `min_age` to `veto` are those of `Table.gc`: with `dry_run` nothing is written or deleted.
     """
     table = Place(uri, dict(storage_options or {})).current()
-    with shown(progress, uri, spark) as tell:
-        return table.gc(
-            min_age,
-            fence_retention,
-            dry_run=dry_run,
-            kinds=kinds,
-            progress=tell,
-            veto=veto,
-        )
+    return table.gc(
+        min_age,
+        fence_retention,
+        dry_run=dry_run,
+        kinds=kinds,
+        progress=progress,
+        veto=veto,
+    )
 
 
 def reshard(
@@ -148,7 +140,7 @@ def reshard(
     *,
     engine: Engine = "auto",
     storage_options: Options = None,
-    progress: Show = None,
+    progress: Progress | None = None,
 ) -> resharding.ReshardReport:
     """Change how rows are routed to shards, then fold the old shards on executors.
 

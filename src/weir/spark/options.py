@@ -65,6 +65,8 @@ WRITE: Final = (
         "missing",
         "onConflict",
         "overwrite",
+        "partitionOverwriteMode",
+        "replaceWhere",
         "statementId",
         "txnVersion",
         "weir.write",
@@ -94,8 +96,6 @@ _SPARK: Final = frozenset(
 _ELSEWHERE: Final = {
     "versionasof": "use the option checkpoint, with the name of a checkpoint",
     "timestampasof": "use the option checkpoint, with the name of a checkpoint",
-    "replacewhere": "use weir.spark.delete_where, then append",
-    "partitionoverwritemode": "mode overwrite replaces the whole table",
     "ignorechanges": "updates are always returned as rows; to skip deletes use deletes=skip",
     "endingoffsets": "a batch read with readChangeFeed has endingVersion and endingTimestamp",
     "minpartitions": "a micro-batch has one task for each shard; reshard for more",

@@ -22,7 +22,7 @@ def require_own_numbers(core: Core, app: str, query: str, batch: int) -> None:
     """`InvalidInput` unless batches of `app` are numbered by `query`, or by no query yet.
 
     One get the first time in a process. The very first batch of `app` also reads the tokens of
-    every shard, once: a table from an older release may have tokens without this record.
+    every shard, once: batch jobs with `appId` leave tokens, and no such record.
     """
     key = (core.record.table_id, app, query)
     if key in _KNOWN:

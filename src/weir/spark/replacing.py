@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
@@ -19,12 +20,20 @@ from pyspark.sql.types import StructType
 
 import weir
 from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
+from weir.format.schema import no_rows
+from weir.format.sharding import Identity, Value
+from weir.lake.expressions import filter_mask
+from weir.lake.literals import is_one_of, quoted
+from weir.routing.core import Core
+from weir.shard.request_builder import check_choice
 from weir.spark.clauses import spec_of, statement_of
 from weir.spark.describing import marked_schema
 from weir.spark.making import TableSpec, merge_columns
 from weir.spark.overwrite import overwrite
 from weir.spark.places import Place, resolved
 from weir.spark.pushdown import as_sql
+from weir.spark.source import check_times
+from weir.spark.staging import Staged
 from weir.spark.types import arrow_schema, require_castable
 from weir.upkeep.loads import delete_matching
 
@@ -115,12 +124,85 @@ def delete(options: Options) -> StructType:
             f"{table.uri} was given a primary key meanwhile: run the statement again"
         )
     _refuse_id(table, options)
-    filters = json.loads(options["weir.filters"])
-    if not filters:
+    condition = condition_of(options["weir.filters"], table)
+    if condition is None:
         return truncate({**options})
-    condition = " AND ".join(f"({_sql(one, table)})" for one in filters)
     delete_matching(table.core, condition, job_id=uuid.uuid4().hex)
     return StructType([])
+
+
+def condition_of(filters: str, table: weir.Table) -> str | None:
+    """Conditions as the JVM sends them, for Lance; None: there is none, so all rows are meant."""
+    return " AND ".join(f"({_sql(one, table)})" for one in json.loads(filters)) or None
+
+
+def names_rows(options: Options) -> bool:
+    """Whether an overwrite says which rows it replaces."""
+    conditions = options.get("weir.where", "[]")
+    return is_dynamic(options) or "replacewhere" in options or conditions != "[]"
+
+
+def is_dynamic(options: Options) -> bool:
+    """Whether an overwrite replaces the rows of those values that it brings."""
+    mode = options.get("partitionoverwritemode", "static").lower()
+    check_choice(mode, ("static", "dynamic"), "option partitionOverwriteMode")
+    return mode == "dynamic"
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The rows that an overwrite replaces: all, those that a filter names, or those that have one
+    of the values which it brings in the column that shards the table."""
+
+    where: str | None = None
+    by_value: bool = False
+
+    @staticmethod
+    def of(table: weir.Table, options: Options) -> Replaced:
+        """What the options say; `InvalidInput` for a filter that Lance cannot evaluate."""
+        where = options.get("replacewhere")
+        by_value = is_dynamic(options)
+        if where is not None and by_value:
+            raise InvalidInput(
+                "options replaceWhere and partitionOverwriteMode=dynamic both say which rows to"
+                " replace: give one of them"
+            )
+        if where is not None:
+            check_times(where, table.schema, None)
+            filter_mask(where, no_rows(table.schema))
+        elif "weir.where" in options:
+            where = condition_of(options["weir.where"], table)
+        if by_value:
+            _column_of_values(table.core)
+        return Replaced(where, by_value)
+
+    def by(self, core: Core, staged: Mapping[Value, Sequence[Staged]], job: str) -> None:
+        """Replace them by the staged rows, in one commit."""
+        if not self.by_value:
+            overwrite(core, staged, job, where=self.where)
+        elif staged:
+            overwrite(core, staged, job, where=_filter_of_values(core, list(staged)))
+
+
+def _column_of_values(core: Core) -> str:
+    sharding = core.record.sharding
+    if isinstance(sharding, Identity):
+        return sharding.column
+    raise InvalidInput(
+        f"{core.uri} is sharded by {sharding}: a dynamic overwrite replaces those values of the"
+        " column of PARTITIONED BY that its rows have. Name the rows to replace instead: the option"
+        " replaceWhere, in SQL INSERT INTO t REPLACE WHERE condition SELECT ..."
+    )
+
+
+def _filter_of_values(core: Core, values: Sequence[Value]) -> str:
+    column = _column_of_values(core)
+    dtype = core.schema().plain.field(column).type
+    given = [value for value in values if value is not None]
+    parts = [is_one_of(column, pa.array(given, dtype))] if given else []
+    if len(given) < len(values):
+        parts.append(f"{quoted(column)} IS NULL")
+    return " OR ".join(parts)
 
 
 def _refuse_id(table: weir.Table, options: Options) -> None:
@@ -141,7 +223,7 @@ def _sql(told: list[Any], table: weir.Table) -> str:
         text = as_sql(_filter(kind, tuple(column), values), table.schema)
     if text is None:
         raise InvalidInput(
-            f"{table.uri} is append-only, and its rows can be deleted by {_CONDITIONS}; not by"
+            f"{table.uri}: in one commit of the base, rows can be deleted by {_CONDITIONS}; not by"
             f" {name} of {more[0] if more else 'something else'}. Use such a condition, or write"
             " the rows that stay: INSERT OVERWRITE t WITH ('overwrite' = 'true') SELECT ..."
         )

@@ -37,6 +37,7 @@ from weir.spark.options import WRITE, canonical_options, check_options, write_sp
 from weir.spark.places import Place, flag, number, resolved
 from weir.spark.publish import StagedRows, by_shard, publish
 from weir.spark.queries import require_own_numbers
+from weir.spark.replacing import Replaced, names_rows
 from weir.spark.reruns import NamedStatement
 from weir.spark.shard_sink import ENTRY_BYTES, ShardSink, Token
 from weir.spark.snapshots import RoutedSnapshot
@@ -77,6 +78,8 @@ class Sink:
     """By which a rerun of the statement is recognized."""
     table_id: str | None = None
     """The table that the write was planned on."""
+    replaced: Replaced = field(default_factory=Replaced)
+    """The rows that an overwrite replaces."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @staticmethod
@@ -128,6 +131,7 @@ class Sink:
             inserts=flag(options, "weir.inserts"),
             statement_id=statement_id,
             table_id=str(table.core.record.table_id),
+            replaced=Replaced.of(table, options),
         )
 
     def write(self, batches: Iterator[pa.RecordBatch], token: Token | None) -> Message:
@@ -222,12 +226,10 @@ class Sink:
         _remove(core, staged, messages)
 
     def replace(self, messages: Sequence[Message | None]) -> None:
-        """On the driver: replace everything the table held by the staged rows."""
-        from weir.spark.overwrite import overwrite
-
+        """On the driver: replace what the overwrite names by the staged rows."""
         core = self.place.current().core
         staged = by_shard(core, _files(messages), self.job, read=None)
-        overwrite(core, staged, self.job)
+        self.replaced.by(core, staged, self.job)
         _remove(core, staged, messages)
 
 
@@ -330,6 +332,10 @@ def batch_writer(
     """The writer of a batch job; refuses unsupported options before anything runs."""
     if overwrite:
         return _overwriter(options, schema)
+    if names_rows(canonical_options(options)):
+        raise InvalidInput(
+            "options replaceWhere and partitionOverwriteMode go with mode overwrite, not append"
+        )
     sink = Sink.of(options, schema)
     if (sink.app is None) != (sink.version is None):
         raise InvalidInput("appId and txnVersion go together: give both, or neither")
@@ -358,14 +364,15 @@ def stream_writer(
 
 
 def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWriter:
-    if not flag(options, "overwrite"):
+    options = canonical_options(options)  # Delta's names are refused as well
+    if not (flag(options, "overwrite") or names_rows(options)):
         raise InvalidInput(
             "mode overwrite replaces every row of the table, and must be confirmed:"
             ' .mode("overwrite").option("overwrite", "true"), in SQL INSERT OVERWRITE t WITH'
             " ('overwrite' = 'true') SELECT ... . Or use"
-            " weir.spark.bulk_load(df, uri, replace=True). To upsert by key, use mode append"
+            " weir.spark.bulk_load(df, uri, replace=True), or say which rows, by the option"
+            " replaceWhere. To upsert by key, use mode append"
         )
-    options = canonical_options(options)  # Delta's names are refused as well
     for name in ("deleteColumn", "appId", "statementId", "txnVersion", "weir.write", "when"):
         if name.lower() in options:
             raise InvalidInput(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import weir
-from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.errors import CheckpointNotFound, InvalidInput, MissingEntry, SnapshotExpired
 from weir.lake.filters import filter_columns
 from weir.merge.projection import Projection
 from weir.read import parts
@@ -101,13 +101,47 @@ def read_part(
         ) from gone
 
 
+def reading(
+    place: Place, parts: Sequence[Part], target: pa.Schema, filter: str | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for tasks: numbers of `parts` in, their rows out."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                part = parts[index]
+                table = place.planned(part["table"])
+                for rows in read_part(table, part, columns=target.names, filter=filter):
+                    yield to_spark(rows, target)
+
+    return run
+
+
 def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint | str | None:
     """The checkpoint that a read names, or the newest one made at or before its time."""
-    micros = options.get("weir.asof")
-    if micros is None:
-        return options.get("checkpoint")
-    moment = dt.datetime.fromtimestamp(int(micros) / 1e6, dt.UTC)
-    return checkpoints.before(table.core, moment)
+    micros, name = options.get("weir.asof"), options.get("checkpoint")
+    if micros is not None:
+        moment = dt.datetime.fromtimestamp(int(micros) / 1e6, dt.UTC)
+        return checkpoints.before(table.core, moment)
+    return _at_version(table, int(name)) if name and name.isdecimal() else name
+
+
+def _at_version(table: weir.Table, version: int) -> Checkpoint:
+    """The checkpoint that is called by that number; `CheckpointNotFound` names the nearest one."""
+    try:
+        return checkpoints.find(table.core, str(version))
+    except CheckpointNotFound:
+        made = [c for c in checkpoints.checkpoints(table.core) if c.owner is None]
+        near = min(made, key=lambda c: abs(c.base_version - version), default=None)
+        told = (
+            "it has none"
+            if near is None
+            else f"the nearest is {str(near.name or near.id)!r}, at version {near.base_version}"
+        )
+        raise CheckpointNotFound(
+            f"{table.uri}: version {version} of the base was not the whole table: rows of that time"
+            f" were in logs, which have no versions. Only checkpoints keep past rows; {told}"
+        ) from None
 
 
 def asked_snapshot(table: weir.Table, options: Mapping[str, str]) -> RoutedSnapshot:

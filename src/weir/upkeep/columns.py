@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from weir.errors import InvalidInput, WeirError
-from weir.format.schema import TableSchema
+from weir.format.schema import TableSchema, no_rows
 from weir.format.sharding import Bucket, Identity, Sharding
 from weir.lake.api import Base, Lake
 from weir.lake.base.columns import check_new
@@ -130,7 +130,7 @@ def _computed(core: Core, schema: TableSchema, columns: Mapping[str, str]) -> li
             f"{core.uri}: rows of an append-only table do not change, so no column can be computed"
             " for them; add the column as a pyarrow field, with null in the rows there are"
         )
-    none = schema.plain.empty_table()
+    none = no_rows(schema.plain)
     values = new_values(columns, none)
     return [pa.field(name, values[name].type) for name in columns]
 

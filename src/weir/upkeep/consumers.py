@@ -105,7 +105,9 @@ def hold_from(
             f" {advice}"
         )
     begun = {**standing, **late}
-    consumer.move(begun)
+    saved = consumer.save(begun)
+    if saved.deleted:
+        raise ended(core, consumer.name, saved)
     return begun
 
 
@@ -330,12 +332,7 @@ class _Beginning:
 
     def _save(self, consumer: Consumer, place: Bookmark, *, begins: bool = False) -> Standing:
         found = consumer.save(
-            place.positions,
-            within={},
-            expired_through=None,
-            snapshot=place.snapshot,
-            load=place.load,
-            begins=begins,
+            place.positions, snapshot=place.snapshot, load=place.load, begins=begins
         )
         if found.deleted:
             raise ended(self._core, consumer.name, found)

@@ -31,7 +31,7 @@ from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest
 from weir.lake.api import Base
 from weir.lake.base import fold
-from weir.lake.base.fold import BaseFence, VersionEdit
+from weir.lake.base.fold import BaseFence, Offsets, VersionEdit
 from weir.lake.base.fold_commit import LOAD, hide_nothing
 from weir.read.snapshot import Snapshot
 from weir.read.survey import ShardSurvey, survey, survey_shard
@@ -122,14 +122,19 @@ def delete_matching(
 
     def write(base: Base) -> PreparedLoad:
         nonlocal count
-        some = base.schema.plain.names[:1]
-        batches = base.scan(some, filter=filter, with_row_address=True)
-        found = [batch.column(ROW_ADDRESS).to_numpy() for batch in batches]
+        found = find_matching(base, filter)
         count = sum(len(addresses) for addresses in found)
         return PreparedLoad(fold.hide_addresses(base, found), 0)
 
     load(core, write, job_id=job_id, replaces=False, engine=engine)
     return count
+
+
+def find_matching(base: Base, filter: str) -> list[Offsets]:
+    """The addresses of the rows of the base that match."""
+    some = base.schema.plain.names[:1]
+    batches = base.scan(some, filter=filter, with_row_address=True)
+    return [batch.column(ROW_ADDRESS).to_numpy() for batch in batches]
 
 
 def _finish(core: Core, claim: Claim, job: Job | None, job_id: str) -> None:

@@ -82,7 +82,7 @@ def test_a_consumer_whose_record_is_pruned_while_it_is_read_is_found_where_it_is
     consumer.register({SHARD: 1})
 
     def prune():
-        consumer.move({SHARD: 9})
+        consumer.save({SHARD: 9})
         store.delete([paths.chain_path(paths.consumer_chain("c"), 1)])
 
     assert Holds(HookStore(store, "list", paths.CONSUMERS, prune)).pins().unread_from(SHARD) == 9
@@ -96,7 +96,7 @@ def test_g2_what_was_refreshed_since_it_was_read_does_not_end():
     found = [*holds.all("checkpoints"), *holds.all("consumers")]
     assert found[0].is_expired(1.0)
     holds.refresh(pinned, expires=1e12, env=SYSTEM)
-    Consumer(store, "c", 60.0).move({SHARD: 2})
+    Consumer(store, "c", 60.0).save({SHARD: 2})
     assert [holds.end(hold, "expired") for hold in found] == [False, False]
     assert [c.id for c in holds.checkpoints()] == [pinned.id]
     assert list(holds.consumers()) == ["c"]

@@ -27,6 +27,7 @@ from lance.fragment import FragmentMetadata
 from lance.mem_wal import CompactedSsTable
 
 from weir.errors import CommitConflict, InvalidInput, SnapshotExpired, StoreError, UnknownOutcome
+from weir.format.schema import no_rows
 from weir.lake.api import Base, require_weir_base
 from weir.lake.base.fence import Fences, check_fence
 from weir.lake.base.fold import BaseFence, VersionEdit, combine, to_text
@@ -177,7 +178,7 @@ class Folds(Fences, History):
             builder.mark_sstables_as_compacted(
                 [CompactedSsTable(str(shard), generation) for shard, generation in marks.items()]
             )
-            builder.execute(dataset.schema.empty_table())
+            builder.execute(no_rows(dataset.schema))
 
 
 def _require_same_table(planned: Base, latest: Base) -> None:

@@ -17,7 +17,7 @@ from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.expiry import Expire, expire_of
 from weir.format.keys import pk_values
-from weir.format.schema import TableSchema
+from weir.format.schema import TableSchema, no_rows
 from weir.keys.index import rows_of_keys
 from weir.lake.base.fold import to_text
 from weir.lake.base.folded import fold_number, folded_into, load_number
@@ -280,7 +280,7 @@ class LanceBase:
         known = self._empty.get(tuple(columns))
         if known is None:
             fields = [self.schema.plain.field(name) for name in columns]
-            known = self._empty[tuple(columns)] = pa.schema(fields).empty_table()
+            known = self._empty[tuple(columns)] = no_rows(pa.schema(fields))
         return known
 
     def fragments(self) -> list[tuple[int, int]]:

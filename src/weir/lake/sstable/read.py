@@ -24,6 +24,7 @@ from weir.format.schema import (
     TableSchema,
     align_batch,
     is_same_column,
+    no_rows,
 )
 from weir.lake.base.view import SCAN_BATCH_ROWS
 from weir.lake.files import Columns, FileLookups, KeyedFile
@@ -51,7 +52,7 @@ class _Projection:
 
     @cached_property
     def empty(self) -> pa.Table:
-        return self.target.empty_table()
+        return no_rows(self.target)
 
     def apply(self, rows: _Rows) -> _Rows:
         if self.is_same:

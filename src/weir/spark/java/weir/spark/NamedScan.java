@@ -94,7 +94,7 @@ final class NamedScan implements SupportsReportStatistics {
       return (SupportsTriggerAvailableNow) inner;
     }
 
-    /** What Python told beside its offset: entries, bytes and rows behind, summed over the shards. */
+    /** What Python told beside its offset: entries and bytes behind, summed over the shards. */
     @Override
     public Map<String, String> metrics(Optional<Offset> consumed) {
       Map<String, String> told = new HashMap<>(Map.of("table", name));
@@ -102,21 +102,14 @@ final class NamedScan implements SupportsReportStatistics {
       if (latest != null) {
         long entries = 0;
         long bytes = 0;
-        long rows = 0;
-        boolean counted = true;
         JsonNode behind = parsed(latest).path("behind");
         for (JsonNode shard : behind) {
           entries += shard.path("entries").asLong();
           bytes += shard.path("bytes").asLong();
-          rows += shard.path("rows").asLong();
-          counted &= shard.has("rows");
         }
         told.put("shardsBehind", Integer.toString(behind.size()));
         told.put("entriesBehind", Long.toString(entries));
         told.put("bytesBehind", Long.toString(bytes));
-        if (counted) {
-          told.put("rowsBehind", Long.toString(rows));
-        }
       }
       return told;
     }

@@ -191,11 +191,12 @@ public final class WeirCatalog
   public StagedTable stageCreate(Identifier ident, TableInfo info) {
     StructType columns = inferred(info);
     Map<String, String> clauses = clauses(info);
-    return new NewTable(
+    return new Staged(
         name + "." + ident,
         columns,
-        write -> create(ident, info, clauses, write == null ? info.schema() : columns, write),
-        () -> dropTable(ident));
+        new NewTable(
+            write -> create(ident, info, clauses, write == null ? info.schema() : columns, write),
+            () -> dropTable(ident)));
   }
 
   /** The table that is there, if Python finds that the statement can replace its rows; or null. */
@@ -206,7 +207,9 @@ public final class WeirCatalog
     options.putAll(at(ident));
     options.put("weir.schema", schema.json());
     StructType found = Python.ask(options, "weir.ask", "replace");
-    return found.isEmpty() ? null : new Replacement(name + "." + ident, schema, at(ident));
+    return found.isEmpty()
+        ? null
+        : new Staged(name + "." + ident, schema, new Replacement(schema, at(ident)));
   }
 
   @Override

@@ -9,6 +9,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.Set;
+import java.util.function.Function;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
@@ -164,6 +165,8 @@ class WeirTable implements SupportsRead, SupportsWrite {
         TableCapability.BATCH_READ,
         TableCapability.BATCH_WRITE,
         TableCapability.MICRO_BATCH_READ,
+        TableCapability.OVERWRITE_BY_FILTER,
+        TableCapability.OVERWRITE_DYNAMIC,
         TableCapability.STREAMING_WRITE,
         TableCapability.TRUNCATE);
   }
@@ -191,9 +194,10 @@ class WeirTable implements SupportsRead, SupportsWrite {
       StructType again = Python.ask(told, "weir.ask", "key", "weir.schema", schema.json());
       keyed = key(again).length > 0;
     }
-    WriteBuilder inner = Python.write(info, info.schema(), told);
+    Function<Map<String, String>, WriteBuilder> bridge =
+        more -> Python.write(info, info.schema(), Python.with(told, more));
     // Without a key a row replaces nothing: Spark then refuses output mode update.
-    return keyed ? new Upserts(inner) : inner;
+    return keyed ? new Rows.Upserts(bridge) : new Rows(bridge);
   }
 
   Map<String, String> options() {
