@@ -106,7 +106,7 @@ def stats(call: Invocation, uri: str) -> None:
 def top(call: Invocation, uri: str, interval: float, *, once: bool) -> None:
     """Watch throughput, lag and owners live: weir stats with rates, until Ctrl-C.
 
-    A refresh costs about ten small reads per shard; writers are not affected.
+    A refresh costs at most 14 small reads per shard; writers are not affected.
     """
     is_live = not (once or call.json)
     if is_live and not call.out.is_terminal:
