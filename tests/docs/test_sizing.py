@@ -51,68 +51,62 @@ class SlowStore(MemoryStore):
         return super().list(*arguments, **options)
 
 
-def simulate(shards, story):
-    """Open that many writers on one machine, run the story with them, and return its requests."""
+def simulate(story):
+    """Run the story on one machine, with a way to open the writer of a new shard; its requests."""
     scheduler = Scheduler(1, Settings(stay=0.5, step_seconds=1e-7, steps_max=10**9))
     actor = make_actor(scheduler, "writer", "1")
-    calls = Counter()
+    clock, calls = actor.env.clock, Counter()
 
-    def run():
-        stores = [SlowStore(actor.env.clock, calls) for _ in range(shards)]
-        writers = [open_writer(site_on(store, env=actor.env), CONFIG) for store in stores]
+    def opened():
+        before = calls.copy()
+        writer = open_writer(site_on(SlowStore(clock, calls), env=actor.env), CONFIG)
         calls.clear()
-        story(writers, actor.env.clock)
-        found.update(calls)
-        for writer in writers:
-            writer.close()
+        calls.update(before)  # what it costs to open a shard is not meant here
+        return writer
 
-    found = Counter()
-    scheduler.spawn(actor, run, name="main")
+    scheduler.spawn(actor, lambda: story(opened, clock), name="main")
     scheduler.run()
-    return found
+    return calls
 
 
 @pytest.mark.parametrize(("shards", "rows"), [(1, 1_000), (1, 20), (16, 1_000), (16, 160)])
 def test_entries_and_rows_of_an_entry_are_those_of_the_page(shards, rows):
     seconds = 2.0
 
-    def story(writers, clock):
+    def story(opened, clock):
+        writers = [opened() for _ in range(shards)]
         for number in range(int(rows * seconds)):
             writers[number % shards].put([{"k": number, "v": 0}], wait=False)
             clock.sleep(1 / rows)
         for writer in writers:
-            writer.flush_wal()
+            writer.close()
 
-    entries = simulate(shards, story)["entries"]
+    entries = simulate(story)["entries"]
     expected = load(rows_per_second=rows, shards=shards)
     assert entries == pytest.approx(expected.entries_per_second() * seconds, rel=0.1)
     assert rows * seconds / entries == pytest.approx(expected.rows_per_entry(), rel=0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("shards", [16, 1_000, 10_000])
+@pytest.mark.parametrize("shards", [16, 10_000])
 def test_with_few_rows_for_each_shard_every_row_is_an_entry(shards):
-    rows_per_second = (
-        shards / 60
-    )  # a row for each shard and minute, as with a shard for each tenant
+    rows_per_second = shards / 60  # a row for each tenant and minute
 
-    def story(writers, clock):
-        for writer in writers:
-            writer.put([{"k": 1, "v": 0}])
-            clock.sleep(max(0.0, 1 / rows_per_second - PUT_SECONDS))
+    def story(opened, _clock):
+        for _ in range(shards):
+            with opened() as writer:
+                writer.put([{"k": 1, "v": 0}])
 
     expected = load(rows_per_second=rows_per_second, shards=shards)
-    assert simulate(shards, story)["entries"] == pytest.approx(
-        expected.entries_per_second() * shards / rows_per_second
-    )
+    entries = simulate(story)["entries"]
+    assert entries == pytest.approx(expected.entries_per_second() * 60)
 
 
 def test_a_busy_writer_proves_its_ownership_as_often_as_the_page_says():
-    def story(writers, clock):
+    def story(opened, clock):
+        writer = opened()
         for number in range(600):
-            writers[0].put([{"k": number, "v": 0}])
+            writer.put([{"k": number, "v": 0}])
             clock.sleep(1 - PUT_SECONDS)
 
-    reads = simulate(1, story)["reads"]
-    assert reads == pytest.approx(3 * 600 / 60, rel=0.1)
+    assert simulate(story)["reads"] == pytest.approx(3 * 600 / 60, rel=0.1)
