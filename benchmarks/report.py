@@ -228,14 +228,11 @@ def page(results: list[Result], machine: dict[str, Any], command: str, pictures:
 
 
 def _dates(results: list[Result]) -> str:
-    """The date of the first results, and the workloads that were run again later."""
+    """When the results were measured; workloads may be run again one by one."""
     dates = sorted({r["date"] for r in results})
-    again = [
-        f"at {date} again: "
-        + ", ".join(sorted({r["workload"] for r in results if r["date"] == date}))
-        for date in dates[1:]
-    ]
-    return "; ".join([dates[0], *again])
+    if len(dates) == 1:
+        return dates[0]
+    return f"{dates[0]} to {dates[-1]}, each workload's own in `docs/benchmarks.json`"
 
 
 def _row(result: Result) -> str:

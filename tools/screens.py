@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
 from weir import colors
-from weir.cli import stats, top
+from weir.cli import stats
 from weir.read.stats import ShardStats, TableStats
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "img"
@@ -107,7 +107,12 @@ def stats_screen() -> str:
         shard(2, 48_377, 204, sstables=9),
         shard(3, 47_655, 0, epoch=5, sstables=3),
     )
-    return svg("stats", "weir stats", "weir stats s3://lake/orders", stats.overview(found))
+    return svg(
+        "stats",
+        "weir stats",
+        "weir stats s3://lake/orders",
+        stats.overview([stats.Sample(0.0, found)]),
+    )
 
 
 def top_screen() -> str:
@@ -117,7 +122,7 @@ def top_screen() -> str:
     for second in range(len(rates) + 1):
         tips = sum(rates[:second])
         samples.append(
-            top.Sample(
+            stats.Sample(
                 float(second),
                 table(
                     shard(0, 48_000 + tips, 12 + second),
@@ -127,7 +132,7 @@ def top_screen() -> str:
                 ),
             )
         )
-    return svg("top", "weir top", "weir top s3://lake/orders", top.picture(samples, "14:02:31"))
+    return svg("top", "weir top", "weir top s3://lake/orders", stats.overview(samples))
 
 
 SCREENS = {

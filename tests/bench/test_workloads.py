@@ -81,7 +81,7 @@ def test_pictures_and_page_are_written(tmp_path):
     new = report.as_result(workload, "far", Figures(rounds={"weir": [9.0]}), "two days later")
     assert [r["where"] for r in report.saved_with([new], tmp_path)] == ["local", "s3", "far"]
     report.save(together, report.describe_machine(), "make bench", tmp_path)
-    told = f"- Date: one day; at two days later again: {workload.name}; command"
+    told = "- Date: one day to two days later, each workload's own in `docs/benchmarks.json`"
     assert told in (tmp_path / "benchmarks.md").read_text()
 
 

@@ -22,8 +22,7 @@ from weir import colors
 from weir.cli import output, sources
 from weir.cli.checkpoint import remaining
 from weir.cli.output import Output
-from weir.cli.stats import overview
-from weir.cli.top import Sample, picture
+from weir.cli.stats import Sample, overview
 
 SOURCE = Path(weir.__file__).parent
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -109,7 +108,11 @@ def test_tables_fit_and_nothing_is_cut(terminal, table, monkeypatch, columns):
 def test_the_figures_of_a_large_table_fit_eighty_columns():
     big = screens.shard(3, 123_456_789, 54_321, epoch=12_345, sstables=120)
     small = dataclasses.replace(big, value="tenant-1", sstable_rows=7)
-    for shown in (overview(screens.table(big, small)), top_picture(screens.table(big, small))):
+    found = screens.table(big, small)
+    for shown in (
+        overview([Sample(0.0, found)]),
+        overview([Sample(0.0, found), Sample(1.0, found)]),
+    ):
         console = screens.screen()
         console.print(shown)
         text = console.export_text()
@@ -122,16 +125,12 @@ def test_of_more_shards_than_lines_top_shows_the_busiest_in_their_order():
     before = screens.table(*(screens.shard(i, 100, 1) for i in range(50)))
     after = screens.table(*(screens.shard(i, 100 + (i in (7, 40)), 1) for i in range(50)))
     console = screens.screen()
-    console.print(picture([Sample(0.0, before), Sample(1.0, after)], lines=24))
+    console.print(overview([Sample(0.0, before), Sample(1.0, after)], lines=24))
     lines = [line.split() for line in console.export_text().splitlines()]
     assert len(lines) == 24
-    busy = [line[0] for line in lines if line[1:2] == ["1"]]
+    busy = [line[0] for line in lines if line[2:3] == ["1"]]
     assert busy == ["7", "40"]
-    assert lines[-1][:3] == ["and", "33", "more"]
-
-
-def top_picture(stats):
-    return picture([Sample(0.0, stats), Sample(1.0, stats)])
+    assert lines[-1][:3] == ["and", "36", "more"]
 
 
 def test_large_numbers_are_brief():

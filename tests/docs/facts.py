@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -39,10 +40,19 @@ LEVELS = ("debug", "info", "warning", "error", "exception")
 
 def trees(*folders: str) -> Iterator[tuple[str, ast.Module]]:
     """Every module of the product below `folders` (by default all of them), parsed."""
-    for path in SOURCES:
-        name = path.relative_to(ROOT / "src/weir").as_posix()
-        if not name.startswith("testing/") and (not folders or name.startswith(folders)):
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+    for name, tree in _parsed().items():
+        if not folders or name.startswith(folders):
+            yield name, tree
+
+
+@cache
+def _parsed() -> dict[str, ast.Module]:
+    named = {path.relative_to(ROOT / "src/weir").as_posix(): path for path in SOURCES}
+    return {
+        name: ast.parse(path.read_text(encoding="utf-8"))
+        for name, path in named.items()
+        if not name.startswith("testing/")
+    }
 
 
 # -- options ---------------------------------------------------------------------------------------
@@ -119,8 +129,13 @@ def error_attributes() -> set[str]:
 # -- events ----------------------------------------------------------------------------------------
 
 
-def messages() -> Iterator[tuple[str, int, str, str]]:
+@cache
+def messages() -> list[tuple[str, int, str, str]]:
     """Every line that weir writes to a log: module, line, level, text."""
+    return [*_messages()]
+
+
+def _messages() -> Iterator[tuple[str, int, str, str]]:
     for name, tree in trees():
         for call in ast.walk(tree):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):

@@ -143,7 +143,7 @@ def test_no_command_or_flag_is_told_of_that_does_not_exist():
 
 
 def test_every_log_message_begins_with_the_name_of_an_event():
-    found = list(facts.messages())
+    found = facts.messages()
     assert len(found) > 30
     for module, line, _, text in found:
         assert facts.EVENT.fullmatch(text.split()[0]), f"{module}:{line}: {text}"
@@ -160,16 +160,22 @@ def test_events_and_their_levels_are_those_of_the_operations_guide():
 # -- records ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """The keys of each kind of record."""
+    folder = tmp_path_factory.mktemp("records")
+    facts.every_record(folder)
+    return facts.record_keys(folder)
+
+
 def test_the_records_tried_here_are_all_that_the_program_writes():
     assert facts.encoders() == facts.ENCODERS
 
 
-def test_keys_of_every_record_are_those_of_the_format_page(tmp_path):
-    facts.every_record(tmp_path)
-    found = facts.record_keys(tmp_path)
+def test_keys_of_every_record_are_those_of_the_format_page(records):
     text = page("format/weir-records.md")
-    assert len(found) >= 9
-    for kind, keys in found.items():
+    assert len(records) >= 9
+    for kind, keys in records.items():
         assert set(rows(text, f"`{kind}`")) == keys, kind
 
 
@@ -189,10 +195,9 @@ def test_every_folder_of_weir_is_on_the_layout_page():
     assert [name for name in sorted(names) if f"_weir/{name}" not in text] == []
 
 
-def test_there_is_no_page_of_a_record_that_the_program_does_not_write(tmp_path):
-    facts.every_record(tmp_path)
+def test_there_is_no_page_of_a_record_that_the_program_does_not_write(records):
     told = re.findall(r"^### `([^`]+)`$", page("format/weir-records.md"), re.MULTILINE)
-    assert set(told) == set(facts.record_keys(tmp_path))
+    assert set(told) == set(records)
 
 
 # -- names -----------------------------------------------------------------------------------------

@@ -27,15 +27,3 @@ def test_every_command_is_run_by_a_test():
             command = line.removeprefix("$ ").partition("  ")[0].strip()
             if command.startswith("make"):
                 assert (ROOT / RUN_ELSEWHERE[command]).exists()
-
-
-def test_it_says_whom_it_is_for_and_the_hard_limits():
-    for words in (
-        "For you",
-        "Take something else",
-        "pylance 14.0",
-        "Spark 4.3",
-        "Alpha",
-        "one writer",
-    ):
-        assert words in TEXT

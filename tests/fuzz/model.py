@@ -91,6 +91,12 @@ class Rows:
         gone = set(ids)
         self.rows = [row for row in self.rows if row["id"] not in gone]
 
+    def apply(self, change: weir.Change) -> None:
+        if change.kind == "put":
+            self.put(change.batch.to_pylist())
+        else:
+            self.delete(change.batch.column("id").to_pylist())
+
     def is_alive(self, row: Row) -> bool:
         return not self.expires or row["at"] is None or row["at"] > expired_before()
 

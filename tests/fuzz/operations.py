@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import weir
 from tests.fuzz.model import EXPIRES_AFTER, KEYS, Kind, Model, Row, Rows, draw_row
-from tests.fuzz.world import MismatchError, Place, World, as_arrow
+from tests.fuzz.world import MismatchError, Place, World, as_arrow, require_equal
 from tests.support.dying import Life
 from weir.errors import (
     CommitConflict,
@@ -133,6 +133,18 @@ def put_without_waiting(_: World, place: Place, rng: random.Random) -> None:
         receipt.wait()
     for rows in parts:
         place.now.put(rows)
+
+
+@operation(3, when=is_routed)
+def put_through_one_shard(_: World, place: Place, rng: random.Random) -> None:
+    rows = draw_rows(place, rng, 1)
+    table = place.handle(rng)
+    table.refresh()  # another handle may have resharded
+    place.is_stale = True
+    config = weir.WriterConfig(enable_memtable=place.kind.memtable)
+    with table.shard_of(rows[0]).writer(config) as writer:
+        writer.put(rows)
+    place.now.put(rows)
 
 
 @operation(5, when=is_keyed)
@@ -577,6 +589,95 @@ def clone_and_die(world: World, place: Place, rng: random.Random) -> None:
     add_clone(world, place, name, made, rows, deep=deep)
 
 
+# -- columns, indexes, consumers -------------------------------------------------------------------
+
+
+def added_columns(place: Place) -> list[str]:
+    return [name for name in place.now.columns if name.startswith("t")]
+
+
+@operation(1, when=lambda _, p: len(p.now.columns) < 7)
+def add_columns(world: World, place: Place, rng: random.Random) -> None:
+    name = world.new_name()
+    place.close_writer()  # it would go on with the columns it knows
+    if place.kind.keyed and rng.random() < 0.5:
+        place.handle(rng).add_columns({name: "id + 1"})
+        place.now.add_column(name)
+        place.now.change(lambda _: True, lambda row: {name: row["id"] + 1})
+    else:
+        place.handle(rng).add_columns(pa.schema([pa.field(name, pa.int64())]))
+        place.now.add_column(name)
+    place.begin_feed(place.handles[0])
+
+
+@operation(1, when=lambda _, p: bool(added_columns(p)))
+def rename_column(world: World, place: Place, rng: random.Random) -> None:
+    old, new = rng.choice(added_columns(place)), world.new_name()
+    place.close_writer()
+    place.handle(rng).rename_column(old, new)
+    place.now.rename_column(old, new)
+    place.begin_feed(place.handles[0])
+
+
+@operation(1, when=lambda _, p: bool(added_columns(p)))
+def drop_columns(_: World, place: Place, rng: random.Random) -> None:
+    name = rng.choice(added_columns(place))
+    place.close_writer()
+    place.handle(rng).drop_columns(name)
+    place.now.drop_column(name)
+    place.begin_feed(place.handles[0])
+
+
+@operation(2)
+def create_index(_: World, place: Place, rng: random.Random) -> None:
+    table = place.handle(rng)
+    if rng.random() < 0.5:
+        table.create_fts_index("v", replace=True)
+    else:
+        table.create_index("n", rng.choice([None, "bitmap"]), replace=True)
+    place.indexed = True
+
+
+@operation(1)
+def drop_index(_: World, place: Place, rng: random.Random) -> None:
+    table = place.handle(rng)
+    for index in table.indexes()[:1]:
+        table.drop_index(index.name)
+
+
+@operation(3)
+def follow(_: World, place: Place, rng: random.Random) -> None:
+    """A consumer from nothing has the rows of now, then every change, whoever asks for them."""
+    place.flush_wal()
+    if place.copy is None:
+        place.copy = replace(place.now.copy(), rows=[])
+    for change in place.handle(rng).follow("copy", once=True):
+        place.copy.apply(change)
+    require_equal(f"{place.name}: the consumer's copy", place.copy.rows, place.now.rows)
+
+
+@operation(1, when=lambda _, p: p.copy is not None)
+def drop_consumer(_: World, place: Place, rng: random.Random) -> None:
+    place.handle(rng).drop_consumer("copy")
+    place.copy = None
+
+
+@operation(2)
+def look(_: World, place: Place, rng: random.Random) -> None:
+    """Everything that only looks, beside the reads that are compared after each operation."""
+    place.flush_wal()
+    table = place.handle(rng)
+    counted = table.sql("SELECT count(*) AS rows FROM t").to_pylist()
+    assert counted == [{"rows": len(place.now.rows)}], counted
+    assert table.stats().base_version == table.snapshot().base_version
+    assert {one.shard for one in table.stats().shards} >= {shard.id for shard in table.shards()}
+    assert table.history()
+    if place.kind.keyed:
+        found = table.hybrid_search({"v": "red", "vec": [1.0, 1.0]}, exact=True)
+        best = found.drop_columns(["_relevance_score"]).to_pylist()
+        assert all(row in place.now.rows for row in best), best
+
+
 # -- other programs ------------------------------------------------------------------------------
 
 
@@ -680,21 +781,17 @@ def lance_add_column(world: World, place: Place, rng: random.Random) -> None:
     place.begin_feed(place.handles[0])
 
 
-@operation(1)
+@operation(1, when=lambda _, p: bool(added_columns(p)))
 def lance_rename_column(world: World, place: Place, rng: random.Random) -> None:
-    added = [name for name in place.now.columns if name.startswith("t")]
-    if added:
-        old, new = rng.choice(added), world.new_name()
-        settled(place, rng).alter_columns({"path": old, "name": new})
-        place.now.rename_column(old, new)
-        place.begin_feed(place.handles[0])
+    old, new = rng.choice(added_columns(place)), world.new_name()
+    settled(place, rng).alter_columns({"path": old, "name": new})
+    place.now.rename_column(old, new)
+    place.begin_feed(place.handles[0])
 
 
-@operation(1)
+@operation(1, when=lambda _, p: bool(added_columns(p)))
 def lance_drop_column(_: World, place: Place, rng: random.Random) -> None:
-    added = [name for name in place.now.columns if name.startswith("t")]
-    if added:
-        name = rng.choice(added)
-        settled(place, rng).drop_columns([name])
-        place.now.drop_column(name)
-        place.begin_feed(place.handles[0])
+    name = rng.choice(added_columns(place))
+    settled(place, rng).drop_columns([name])
+    place.now.drop_column(name)
+    place.begin_feed(place.handles[0])

@@ -47,6 +47,8 @@ class Place:
     mirror: Rows | None = None
     """The change feed, applied in order to what the table was when the feed began."""
     bookmark: Bookmark | None = None
+    copy: Rows | None = None
+    """What the consumer `copy` has; None if there is no such consumer."""
     indexed: bool = False
     left: list[Any] = field(default_factory=list)
     """Writers that nobody closed, as a killed process leaves them; not garbage collected either."""
@@ -113,10 +115,7 @@ class Place:
             return
         feed = table.changes(self.bookmark)
         for change in feed:
-            if change.kind == "put":
-                self.mirror.put(change.batch.to_pylist())
-            else:
-                self.mirror.delete(change.batch.column("id").to_pylist())
+            self.mirror.apply(change)
         self.bookmark = feed.bookmark
         require_equal(f"{self.name}: the feed's mirror", self.mirror.rows, self.now.rows)
 
@@ -128,6 +127,9 @@ class Place:
             pass
         self.bookmark = feed.bookmark
         self.mirror = self.now.copy()
+        if self.copy is not None:
+            table.drop_consumer("copy")
+            self.copy = None
 
 
 class World:

@@ -1,7 +1,8 @@
-"""`weir checkpoint create|list|refresh|delete|release`."""
+"""`weir checkpoint` and `weir consumer`: what holds on to older rows and log entries."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
     from weir.records.checkpoints import Checkpoint, Scope
 
 _reference = click.argument("reference", metavar="CHECKPOINT", help="Name or id.")
-_ttl = click.option(
-    "--ttl", type=o.Duration(), metavar="TIME", help="Lifetime, e.g. 7d; default: no expiry."
-)
+_ttl = o.time("--ttl", about="Lifetime, e.g. 7d; default: no expiry.")
 
 
 @click.group(
@@ -35,14 +34,9 @@ def checkpoint() -> None:
     example="weir checkpoint create s3://lake/orders --name nightly --ttl 7d",
 )
 @o.uri
-@click.option("--name", metavar="NAME", help="Name of the checkpoint.")
+@o.text("--name", metavar="NAME", about="Name of the checkpoint.")
 @_ttl
-@click.option(
-    "--scope",
-    type=click.Choice(["durable", "all"]),
-    default="durable",
-    help="All rows as they are, or claim and flush first.",
-)
+@o.choice("--scope", of=["durable", "all"], about="All rows as they are, or claim and flush first.")
 def create(call: Invocation, uri: str, name: str | None, ttl: float | None, scope: Scope) -> None:
     """Pin the table as it is now.
 
@@ -135,6 +129,44 @@ def release(call: Invocation, uri: str, clone: str, *, yes: bool) -> None:
         {"released": released},
         output.done("released", f"the files of {clone}; weir gc frees the space"),
     )
+
+
+@click.group(
+    "consumer", no_args_is_help=True, epilog="Example: weir consumer list s3://lake/orders"
+)
+def consumer() -> None:
+    """List and drop named consumers of the change feed."""
+
+
+@command("list", group=consumer, example="weir consumer list s3://lake/orders")
+@o.uri
+def list_consumers(call: Invocation, uri: str) -> None:
+    """List the consumers, and how many log entries are kept for each."""
+    table = call.open(uri)
+    found = table.stats().consumers
+    now = table.core.env.clock.wall()  # only shown, as above
+    rows = [
+        (one.name, f"{one.lag:,}", remaining(one.expires - now), "" if one.has_rows else "yes")
+        for one in found
+    ]
+    view = output.grid("consumer", ">behind", "expires", "reads its first rows", rows=rows)
+    call.out.show([asdict(one) for one in found], view if found else output.aside("no consumers"))
+
+
+@command("drop", group=consumer, example="weir consumer drop s3://lake/orders mirror")
+@o.uri
+@click.argument("name", metavar="NAME", help="Name of the consumer.")
+@o.yes
+def drop_consumer(call: Invocation, uri: str, name: str, *, yes: bool) -> None:
+    """End a consumer: nothing is kept for it from now on.
+
+    A process that still reads with this name fails when it saves its place.
+    """
+    table = call.open(uri)
+    question = f"Drop consumer {name}? gc may then delete what it has not read."
+    call.out.confirm(question, yes=yes)
+    table.drop_consumer(name)
+    call.out.show({"dropped": name}, output.done("dropped", f"{name}; weir gc frees the space"))
 
 
 def remaining(seconds: float | None) -> str:

@@ -14,9 +14,9 @@ from weir.errors import InvalidInput
 @command("clone", example="weir clone s3://lake/orders s3://lake/orders-try")
 @o.uri
 @click.argument("destination", metavar="DESTINATION", help="Where the new table goes.")
-@click.option("--checkpoint", metavar="NAME", help="Checkpoint to clone; default: now.")
+@o.text("--checkpoint", metavar="NAME", about="Checkpoint to clone; default: now.")
 @o.wal_uri
-@click.option("--deep", is_flag=True, help="Copy the base too; share no files.")
+@o.flag("--deep", about="Copy the base too; share no files.")
 def clone(
     call: Invocation,
     uri: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,22 +12,25 @@ from weir.cli import options as o
 from weir.cli import output
 from weir.cli.invocation import Invocation, command
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 @command(
     "create",
     example="weir create s3://lake/orders -C id:int64 -C total:float64 --key id --bucket id:8",
 )
 @o.uri
-@click.option(
-    "--column", "-C", multiple=True, metavar="NAME:TYPE", help="A column; 'id:int64!' is not null."
+@o.text(
+    "--column", "-C", multiple=True, metavar="NAME:TYPE", about="A column; 'id:int64!' is not null."
 )
-@click.option("--like", metavar="FILE", help="Copy the columns of this data file.")
+@o.text("--like", metavar="FILE", about="Copy the columns of this data file.")
 @o.key
 @o.bucket
 @o.identity
 @o.per_writer
 @o.wal_uri
-@click.option("--expire", metavar="COLUMN=TIME", help="When rows expire, e.g. ts=30d.")
+@o.text("--expire", metavar="COLUMN=TIME", about="When rows expire, e.g. ts=30d.")
 @o.defaults
 def create(
     call: Invocation,
@@ -44,16 +48,10 @@ def create(
     """Make an empty table."""
     if bool(column) == bool(like):
         raise click.UsageError("give the columns with either --column or --like")
-    from weir.cli import schemas, sources
-
     keys = o.names(key) or []
-    if like is None:
-        schema = schemas.parse(column, keys)
-    else:
-        schema = schemas.require(sources.schema_of(like, call.storage(like)), keys)
     table = weir.create(
         uri,
-        schema,
+        schema_of(call, column, like, keys),
         primary_key=keys or None,
         sharding=o.sharding(bucket, identity, per_writer=per_writer),
         wal_uri=wal_uri,
@@ -106,7 +104,7 @@ def enable(
     metavar="COLUMN=TIME",
     help="A time column and the lifetime from then on.",
 )
-@click.option("--never", is_flag=True, help="Rows never expire.")
+@o.flag("--never", about="Rows never expire.")
 def expire(call: Invocation, uri: str, rule: str | None, *, never: bool) -> None:
     """Show or change when rows expire.
 
@@ -121,6 +119,23 @@ def expire(call: Invocation, uri: str, rule: str | None, *, never: bool) -> None
     now = table.expire
     told = None if now is None else {"column": now.column, "after_s": now.after_s}
     call.out.show({"uri": table.uri, "expire": told}, output.aside(_lifetime(now)))
+
+
+def schema_of(
+    call: Invocation, columns: Sequence[str], like: str | None, key: Sequence[str]
+) -> pa.Schema:
+    """The schema of a new table: the columns of --column or --like, without nulls in the key."""
+    import pyarrow as pa
+
+    from weir.cli import sources
+    from weir.format.type_texts import parse_column
+
+    if like is not None:
+        fields = list(sources.schema_of(like, call.storage(like)))
+    else:
+        with o.usage("--column"):
+            fields = [parse_column(text) for text in columns]
+    return pa.schema([f.with_nullable(f.nullable and f.name not in key) for f in fields])
 
 
 def _rule(text: str, hint: str) -> weir.Expire:

@@ -53,22 +53,18 @@ _roots = click.argument(
     metavar="ROOT...",
     help="Prefixes: a path, s3://, gs:// or az://; all tables below them, or a table.",
 )
-_policy = click.option(
-    "--policy",
-    "policy_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="When what is due, as TOML; without it the defaults.",
+_policy = o.file(
+    "--policy", "policy_file", about="When what is due, as TOML; without it the defaults."
 )
 
 
 @command("run", group=keep, example="weir keep run s3://lake --policy keep.toml --listen :9464")
 @_roots
 @_policy
-@click.option("--once", is_flag=True, help="Look at every table once, then end.")
-@click.option("--dry-run", is_flag=True, help="Show what is due, once; do nothing.")
-@click.option(
-    "--listen", metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics at this address."
+@o.flag("--once", about="Look at every table once, then end.")
+@o.flag("--dry-run", about="Show what is due, once; do nothing.")
+@o.text(
+    "--listen", metavar="HOST:PORT", about="Serve /healthz, /readyz and /metrics at this address."
 )
 def run(
     call: Invocation,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import click
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from weir import types
     from weir.config import WriterConfig
     from weir.format.sharding import Sharding
+
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @contextmanager
@@ -50,36 +53,74 @@ class Duration(click.ParamType[float]):
         return found
 
 
+SPAN = Duration()
 PAUSE = Duration(least=0.1)
 """Between two looks at a store: without one, they would be all that it does."""
 
 
+class Option(Protocol):
+    """Adds an option to a command."""
+
+    def __call__(self, function: F, /) -> F:
+        """The function with the option."""
+
+
+INPUTS: Final = ("parquet", "csv", "jsonl", "arrow", "lance")
+"""The formats of rows that `weir put` reads."""
+OUTPUTS: Final = ("table", "jsonl", "csv", "arrow", "parquet")
+"""Those that `weir scan` writes; a table is for people."""
+STDIN: Final = "-"
+
+
+def flag(name: str, *, about: str) -> Option:
+    """A switch."""
+    return click.option(name, is_flag=True, help=about)
+
+
+def text(*names: str, metavar: str, about: str, **more: Any) -> Option:
+    """Any text."""
+    return click.option(*names, metavar=metavar, help=about, **more)
+
+
+def number(*names: str, least: int = 0, default: int | None = None, about: str) -> Option:
+    """A whole number."""
+    kind = click.IntRange(min=least)
+    return click.option(*names, type=kind, default=default, metavar="N", help=about)
+
+
+def time(*names: str, kind: Duration = SPAN, default: str | None = None, about: str) -> Option:
+    """A duration."""
+    return click.option(*names, type=kind, default=default, metavar="TIME", help=about)
+
+
+def choice(*names: str, of: Sequence[str], about: str) -> Option:
+    """One of some words; the first of them if it is not given."""
+    return click.option(*names, type=click.Choice(of), default=of[0], help=about)
+
+
+def file(*names: str, about: str) -> Option:
+    """The name of a file."""
+    kind = click.Path(dir_okay=False, path_type=Path)
+    return click.option(*names, type=kind, metavar="FILE", help=about)
+
+
 uri = click.argument("uri", metavar="URI", help="The table: a path, s3://, gs:// or az://.")
-freshness = click.option(
-    "--freshness",
-    type=click.Choice(["base", "flushed", "durable"]),
-    default="durable",
-    help="How new the rows are that are read.",
+freshness = choice(
+    "--freshness", of=["durable", "flushed", "base"], about="How new the rows are that are read."
 )
-checkpoint = click.option("--checkpoint", metavar="NAME", help="Read this checkpoint.")
-columns = click.option("--columns", "-c", metavar="A,B", help="Columns to read; all if left out.")
-filter_ = click.option(
-    "--filter", "-w", "filter_", metavar="SQL", help="Rows to read, e.g. 'v > 0.5'."
-)
-key = click.option("--key", "-k", metavar="A,B", help="Primary key; append-only if none.")
-bucket = click.option("--bucket", metavar="COLUMN:N", help="N shards by a hash of a column.")
-identity = click.option("--identity", metavar="COLUMN", help="One shard per value of a column.")
-per_writer = click.option(
-    "--per-writer", is_flag=True, help="One shard per writer, append-only; as many as you run."
-)
-wal_uri = click.option("--wal-uri", metavar="URI", help="A second store for the log.")
-defaults = click.option(
-    "--set", "set_", multiple=True, metavar="NAME=VALUE", help="A writer default; repeat for more."
+checkpoint = text("--checkpoint", metavar="NAME", about="Read this checkpoint.")
+columns = text("--columns", "-c", metavar="A,B", about="Columns to read; all if left out.")
+filter_ = text("--filter", "-w", "filter_", metavar="SQL", about="Rows to read, e.g. 'v > 0.5'.")
+key = text("--key", "-k", metavar="A,B", about="Primary key; append-only if none.")
+bucket = text("--bucket", metavar="COLUMN:N", about="N shards by a hash of a column.")
+identity = text("--identity", metavar="COLUMN", about="One shard per value of a column.")
+per_writer = flag("--per-writer", about="One shard per writer, append-only; as many as you run.")
+wal_uri = text("--wal-uri", metavar="URI", about="A second store for the log.")
+defaults = text(
+    "--set", "set_", multiple=True, metavar="NAME=VALUE", about="A writer default; repeat for more."
 )
 yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-watch = click.option(
-    "--watch", type=PAUSE, metavar="TIME", help="Repeat until Ctrl-C, with this pause."
-)
+watch = time("--watch", kind=PAUSE, about="Repeat until Ctrl-C, with this pause.")
 
 
 def names(text: str | None) -> list[str] | None:

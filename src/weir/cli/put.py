@@ -11,7 +11,6 @@ import click
 
 from weir.cli import options as o
 from weir.cli import output
-from weir.cli.formats import INPUTS, STDIN
 from weir.cli.invocation import Invocation, command
 from weir.errors import FencedError, InvalidInput, PartialWrite, WeirError
 
@@ -25,23 +24,11 @@ from weir.errors import FencedError, InvalidInput, PartialWrite, WeirError
     help="Parquet, CSV, JSON lines, Arrow, Lance; '-' or nothing: standard input.",
 )
 @click.option(
-    "--format", "-f", "format_", type=click.Choice(INPUTS), help="If the name does not say it."
+    "--format", "-f", "format_", type=click.Choice(o.INPUTS), help="If the name does not say it."
 )
-@click.option("--delete", is_flag=True, help="The files hold keys; delete their rows.")
-@click.option(
-    "--batch-rows",
-    type=click.IntRange(min=1),
-    default=10_000,
-    metavar="N",
-    help="Rows per put.",
-)
-@click.option(
-    "--skip",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Leave out the first N rows; a run that failed says how many.",
-)
+@o.flag("--delete", about="The files hold keys; delete their rows.")
+@o.number("--batch-rows", least=1, default=10_000, about="Rows per put.")
+@o.number("--skip", default=0, about="Leave out the first N rows; a run that failed says how many.")
 def put(
     call: Invocation,
     uri: str,
@@ -61,8 +48,8 @@ def put(
 
     from weir.cli import rows, sources
 
-    files = file or [STDIN]
-    if STDIN in files and sys.stdin is None:
+    files = file or [o.STDIN]
+    if o.STDIN in files and sys.stdin is None:
         raise click.UsageError("standard input is closed; name a file")
     table = call.open(uri)
     key = list(table.primary_key)
@@ -70,7 +57,7 @@ def put(
         raise click.UsageError(f"--delete: {table.uri} is append-only, and has no key")
     schema = pa.schema([table.schema.field(name) for name in key]) if delete else table.schema
     kinds = [sources.kind_of(source, format_) for source in files]  # before anything is written
-    if STDIN in files and output.is_terminal(sys.stdin):
+    if o.STDIN in files and output.is_terminal(sys.stdin):
         output.console(stderr=True).print("[dim]type rows as CSV or JSON lines; end with Ctrl-D[/]")
     total = sources.known_rows(files, format_)
     count = puts = 0

@@ -12,7 +12,6 @@ import click
 import weir
 from weir.cli import options as o
 from weir.cli import output
-from weir.cli.formats import OUTPUTS
 from weir.cli.invocation import Invocation, command
 from weir.errors import InvalidInput, WeirError
 
@@ -21,41 +20,25 @@ if TYPE_CHECKING:
 
     from weir.read.snapshot import Freshness
 
-_format = click.option(
-    "--format",
-    "-f",
-    "format_",
-    type=click.Choice(OUTPUTS),
-    default="table",
-    help="Of the rows; --json means jsonl.",
+_format = o.choice(
+    "--format", "-f", "format_", of=o.OUTPUTS, about="Of the rows; --json means jsonl."
 )
 
 
 @command("scan", example="weir scan s3://lake/orders --filter 'total > 100' -n 10")
 @o.uri
 @o.columns
-@click.option(
-    "--computed",
-    multiple=True,
-    metavar="NAME=SQL",
-    help="Computed column, e.g. 'total=price * qty'.",
+@o.text(
+    "--computed", multiple=True, metavar="NAME=SQL", about="Computed column: 'total=price * qty'."
 )
 @o.filter_
-@click.option(
-    "--limit", "-n", type=click.IntRange(min=0), metavar="N", help="At most this many rows."
-)
+@o.number("--limit", "-n", about="At most this many rows.")
 @o.freshness
 @o.checkpoint
-@click.option("--count", is_flag=True, help="Print only the number of rows.")
-@click.option("--explain", is_flag=True, help="Print only what would be read.")
+@o.flag("--count", about="Print only the number of rows.")
+@o.flag("--explain", about="Print only what would be read.")
 @_format
-@click.option(
-    "--output",
-    "target",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to this file.",
-)
+@o.file("--output", "target", about="Write to this file.")
 def scan(
     call: Invocation,
     uri: str,
@@ -134,17 +117,9 @@ def get(
 @o.uri
 @click.argument("column", metavar="COLUMN", help="The vector or text column.")
 @click.argument("query", metavar="QUERY", help="Words, or a vector as '[0.1, 0.2]'.")
-@click.option(
-    "--k", "-k", type=click.IntRange(min=1), default=10, metavar="N", help="How many rows."
-)
-@click.option(
-    "--offset",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Skip this many of the best rows.",
-)
-@click.option("--phrase", is_flag=True, help="Match the words as a phrase.")
+@o.number("--k", "-k", least=1, default=10, about="How many rows.")
+@o.number("--offset", default=0, about="Skip this many of the best rows.")
+@o.flag("--phrase", about="Match the words as a phrase.")
 @click.option("--all", "every", is_flag=True, help="Match rows with all the words.")
 @o.columns
 @o.filter_

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from rich.text import Text
 
 from weir.cli import output, values
-from weir.cli.formats import OUTPUTS, SUFFIXES
+from weir.cli.options import OUTPUTS
 from weir.cli.output import Output
+from weir.cli.sources import SUFFIXES
 
 SHOWN: Final = 50
 _WIDE: Final = 48

@@ -11,7 +11,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.ipc as paipc
@@ -19,11 +19,26 @@ import pyarrow.parquet as pq
 
 import weir
 from weir.cli import texts
-from weir.cli.formats import STDIN, SUFFIXES
+from weir.cli.options import STDIN
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.lake.base.adopt import find_dataset
 from weir.store.api import ObjectMissing
 from weir.store.open import lance_options, normalize, open_store
+
+SUFFIXES: Final = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+    ".lance": "lance",
+}
+"""The format of a file, by the end of its name."""
 
 
 def batches(

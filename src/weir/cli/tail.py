@@ -27,28 +27,21 @@ if TYPE_CHECKING:
 @command("tail", example="weir tail s3://lake/orders --new")
 @o.uri
 @click.option("--follow/--no-follow", "-f", default=True, help="Wait for changes until Ctrl-C.")
-@click.option("--new", is_flag=True, help="Only changes from now on.")
-@click.option("--rows", is_flag=True, help="First the rows of now, then the changes.")
-@click.option("--expired", is_flag=True, help="Also show rows that expire.")
-@click.option(
+@o.flag("--new", about="Only changes from now on.")
+@o.flag("--rows", about="First the rows of now, then the changes.")
+@o.flag("--expired", about="Also show rows that expire.")
+@o.text(
     "--consumer",
     metavar="NAME",
-    help="Go on where this consumer was; its place is kept on the store, and gc waits for it.",
+    about="Go on where this consumer was; its place is kept on the store, and gc waits for it.",
 )
-@click.option(
-    "--bookmark",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Resume from this file; update it.",
-)
-@click.option(
+@o.file("--bookmark", about="Resume from this file; update it.")
+@o.number(
     "--limit",
     "-n",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Stop after N rows; with --bookmark or --consumer, after the change with the last one.",
+    about="Stop after N rows; with --bookmark or --consumer, after the change with the last one.",
 )
-@click.option("--poll", type=o.PAUSE, default="0.5s", metavar="TIME", help="Between polls.")
+@o.time("--poll", kind=o.PAUSE, default="0.5s", about="Between polls.")
 def tail(
     call: Invocation,
     uri: str,

@@ -1,4 +1,4 @@
-"""`weir compact`, `weir gc`, `weir reshard` and `weir adopt-shard`."""
+"""`weir compact`, `weir gc`, `weir reshard`, `weir adopt-shard` and `weir wal move`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,7 @@ PASSING: Final = ("unavailable", "conflict")
     default=None,
     help="Fold all log entries, ending writers; or none. Default: those no writer holds.",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "spark"]),
-    default="local",
-    help="This process, or a Spark session.",
-)
+@o.choice("--engine", of=["local", "spark"], about="This process, or a Spark session.")
 @click.option(
     "--lease",
     type=o.Duration(),
@@ -111,17 +106,9 @@ def _repeat(once: Callable[[], None], pause: float | None) -> None:
 
 @command("gc", example="weir gc s3://lake/orders --dry-run")
 @o.uri
-@click.option(
-    "--min-age", type=o.Duration(), default="15m", metavar="TIME", help="Keep younger objects."
-)
-@click.option(
-    "--fence-retention",
-    type=o.Duration(),
-    default="7d",
-    metavar="TIME",
-    help="Keep the first entry of an epoch this long.",
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
+@o.time("--min-age", default="15m", about="Keep younger objects.")
+@o.time("--fence-retention", default="7d", about="Keep the first entry of an epoch this long.")
+@o.flag("--dry-run", about="Show what would be deleted; delete nothing.")
 @click.option(
     "--kind", multiple=True, type=click.Choice(KINDS), help="Only this kind; repeat for more."
 )
@@ -216,6 +203,41 @@ def reshard(call: Invocation, uri: str, bucket: str | None, identity: str | None
         {"uri": table.uri, "sharding": str(chosen), "shards": shards},
         output.done("resharded", f"by {chosen}: {output.many(shards, 'shard')}"),
     )
+
+
+_MOVE = "weir wal move s3://lake/orders /nvme/orders-wal"
+
+
+@click.group("wal", no_args_is_help=True, epilog=f"Example: {_MOVE}")
+def wal() -> None:
+    """Choose where a table stores its log."""
+
+
+@command("move", group=wal, example=_MOVE)
+@o.uri
+@click.argument("destination", required=False, metavar="WAL_URI", help="The log's new store.")
+@o.flag("--beside", about="Move the log back beside the data.")
+@o.flag("--accept-loss", about="Give up a log that is gone, and the rows only it held.")
+def move(
+    call: Invocation, uri: str, destination: str | None, *, beside: bool, accept_loss: bool
+) -> None:
+    """Move the log of all shards to another store.
+
+    Claims, flushes and switches each shard. Writers in other processes are fenced, and use the new
+    store when they are opened again. Readers and change feeds follow by themselves. To finish an
+    interrupted move, run it again.
+    """
+    if beside == (destination is not None):
+        raise click.UsageError("give either a WAL_URI or --beside")
+    table = call.open(uri)
+    with call.out.working("moving the log") as progress:
+        report = table.move_wal(destination, accept_loss=accept_loss, progress=progress)
+    place = "beside the data" if report.wal_uri is None else f"to {report.wal_uri}"
+    moved, there = (output.many(len(s), "shard") for s in (report.moved, report.already_there))
+    told = [output.done("moved", f"the log {place}: {moved}")]
+    if report.already_there:
+        told.append(output.aside(f"{there} already there"))
+    call.out.show(report, *told)
 
 
 def compact_on_spark(

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
-from weir.format.schema import no_rows
 from weir.search.lance_vectors import GROWTH
 from weir.search.options import queries_of
 from weir.search.plan import Plan

@@ -122,6 +122,7 @@ def gc(
 
     `min_age` to `veto` are those of `Table.gc`: with `dry_run` nothing is written or deleted.
     """
+    del spark  # as the first argument of every job; this one needs no executors
     table = Place(uri, dict(storage_options or {})).current()
     return table.gc(
         min_age,
