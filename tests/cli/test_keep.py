@@ -47,15 +47,15 @@ def test_a_large_compaction_runs_on_spark_and_a_small_one_here(
 
     asked = []
 
-    def on_spark(uri, storage, fold_wal, progress):
-        asked.append((uri, storage, fold_wal, progress))
+    def on_spark(uri, storage):
+        asked.append((uri, storage))
         return CompactReport(engine="spark")
 
     monkeypatch.setattr(upkeep, "compact_on_spark", on_spark)
     text = policy.read_text()
     policy.write_text(f"spark_bytes = 1\n{text}")
     assert run("keep", tmp_path, "--policy", policy, "--once").status == 0
-    assert asked == [(table.uri, {}, None, None)]
+    assert asked == [(table.uri, {})]
     policy.write_text(f"spark_bytes = 1000000\n{text}")
     assert run("keep", tmp_path, "--policy", policy, "--once").status == 0
     assert len(asked) == 1

@@ -169,14 +169,14 @@ def test_a_failing_table_stops_no_other_and_is_tried_again(
         filled(tmp_path / name)
     from weir.upkeep import perform
 
-    real = perform.compact_here
+    real = perform.compact
 
     def fails(core: Any) -> Any:
         if core.uri.endswith("bad"):
             raise StoreError("no route")
         return real(core)
 
-    monkeypatch.setattr(perform.Engines, "__init__", lambda self: vars(self).update(compact=fails))
+    monkeypatch.setattr(perform, "compact", fails)
     kept = keeper(tmp_path)
     done = kept.once()
     assert results(done) == {("bad", "compact", "failed"), ("good", "compact", "succeeded")}

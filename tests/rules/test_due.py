@@ -220,7 +220,7 @@ def test_a_failure_is_recorded_and_tried_again_after_a_growing_pause(
         raise weir.StoreError("no route to the store")
 
     with monkeypatch.context() as broken:
-        broken.setattr("weir.upkeep.perform.gc_here", fails)
+        broken.setattr("weir.upkeep.perform.gc", fails)
         pauses = []
         for attempt in range(9):
             (done,) = do(table, GC)

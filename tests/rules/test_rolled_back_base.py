@@ -21,7 +21,6 @@ from weir.lake.base.versions import Versions
 from weir.upkeep.compact import run
 from weir.upkeep.compact.jobs import FoldProgress, Jobs
 from weir.upkeep.compact.run import compact
-from weir.upkeep.gc import collect
 
 LOG_ONLY = weir.WriterConfig(enable_memtable=False)
 
@@ -53,7 +52,6 @@ WRITES: dict[str, Callable[[weir.Table], object]] = {
     "compact": lambda t: t.compact(),
     "gc": lambda t: t.gc(min_age=0),
     "gc of the base": lambda t: t.gc(min_age=0, kinds=["base"]),
-    "gc on executors": lambda t: collect.plan(t.core, min_age=0),
 }
 
 

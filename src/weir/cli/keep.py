@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weir.keep.server import Pages
     from weir.keep.status import JobStatus
     from weir.upkeep.due import Upkeep
-    from weir.upkeep.perform import Engines, JobReport
+    from weir.upkeep.perform import Fold, JobReport
 
 
 class Keep(click.Group):
@@ -83,7 +83,6 @@ def run(
     """
     from weir.cli.upkeep import compact_on_spark
     from weir.keep.keeper import Keeper
-    from weir.upkeep.perform import Engines
 
     policy = _load(policy_file)
     for root in roots:
@@ -92,11 +91,11 @@ def run(
     def tell(report: JobReport) -> None:
         call.out.show(_plain(report), _line(report))
 
-    def engines(uri: str, found: Upkeep) -> Engines:
+    def fold(uri: str, found: Upkeep) -> Fold | None:
         least = keeper.policy.spark_bytes
         if least is None or found.debt.nbytes < least:
-            return Engines()
-        return Engines(compact=lambda _: compact_on_spark(uri, call.storage(uri)))
+            return None
+        return lambda _: compact_on_spark(uri, call.storage(uri))
 
     keeper = Keeper(
         roots,
@@ -104,7 +103,7 @@ def run(
         storage=call.storage,
         tell=tell,
         reload=lambda: _load(policy_file),
-        engines=engines,
+        fold=fold,
         dry_run=dry_run,
     )
     with _listening(keeper, listen):

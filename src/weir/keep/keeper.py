@@ -27,7 +27,7 @@ from weir.store.open import normalize
 from weir.table import Table
 from weir.upkeep.due import KeepPolicy, Upkeep, look
 from weir.upkeep.gc.report import GcReport
-from weir.upkeep.perform import Engines, JobReport, perform
+from weir.upkeep.perform import Fold, JobReport, perform
 
 logger = logging.getLogger("weir.keep")
 
@@ -76,12 +76,12 @@ class Keeper:
         storage: StorageOf = lambda _uri: {},
         tell: Tell = lambda _report: None,
         reload: Callable[[], KeeperPolicy] | None = None,
-        engines: Callable[[str, Upkeep], Engines] = lambda _uri, _found: Engines(),
+        fold: Callable[[str, Upkeep], Fold | None] = lambda _uri, _found: None,
         dry_run: bool = False,
         env: Env = SYSTEM,
     ) -> None:
-        """`reload` reads the policy again; `engines` says what folds and collects a table; with
-        `dry_run` due jobs are named and not done."""
+        """`reload` reads the policy again; `fold` says what compacts a table, None: this process;
+        with `dry_run` due jobs are named and not done."""
         self.roots = tuple(roots)
         self.policy = policy
         self.tables: dict[str, KeptTable] = {}
@@ -92,7 +92,7 @@ class Keeper:
         self._storage = storage
         self._tell = tell
         self._reload = reload
-        self._engines = engines
+        self._fold = fold
         self._dry_run = dry_run
         self._env = env
         self._pace = Pace(env.clock, env.threads, env.meters)
@@ -225,8 +225,8 @@ class Keeper:
             if self._dry_run:
                 reports.append(JobReport(kept.uri, job.key, "due", job.reason))
             elif job.not_before is None and not self._is_stopping:
-                engines = self._engines(kept.uri, found)
-                report = perform(core, job, policy, core.store.now, engines)
+                fold = self._fold(kept.uri, found)
+                report = perform(core, job, policy, core.store.now, fold)
                 reports.append(report)
                 if isinstance(report.report, GcReport):
                     kept.collected = report.report

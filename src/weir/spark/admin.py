@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from weir.routing.core import Core
 from weir.spark.jobs import compact
 from weir.spark.places import Place
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.due import KeepPolicy, Upkeep, due
 from weir.upkeep.gc.report import GcReport
-from weir.upkeep.perform import Engines, JobReport, perform
+from weir.upkeep.perform import JobReport, perform
 
 Options = Mapping[str, str] | None
 
@@ -54,10 +55,11 @@ def keep(
     """
     table = Place(uri, dict(storage_options or {})).current()
     chosen, core = policy or KeepPolicy(), table.core
-    engines = Engines(
-        compact=lambda _: compact(spark, uri, storage_options=storage_options),
-    )
+
+    def fold(_: Core) -> CompactReport:
+        return compact(spark, uri, storage_options=storage_options)
+
     found = due(table, chosen)
     now = core.store.now
     jobs = [job for job in found if job.not_before is None]
-    return KeepReport(found, tuple(perform(core, job, chosen, now, engines) for job in jobs))
+    return KeepReport(found, tuple(perform(core, job, chosen, now, fold) for job in jobs))

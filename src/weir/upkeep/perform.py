@@ -19,8 +19,7 @@ from weir.records.keeping import KeepRecords
 from weir.routing.core import Core
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.compact.policy import Now
-from weir.upkeep.compact.run import CompactReport
-from weir.upkeep.compact.run import compact as compact_here
+from weir.upkeep.compact.run import CompactReport, compact
 from weir.upkeep.due import DueJob, IdleLog, KeepPolicy
 from weir.upkeep.gc.collect import gc
 from weir.upkeep.gc.report import GcReport
@@ -33,11 +32,8 @@ Result = Literal["succeeded", "failed", "waits", "damaged", "gone", "left", "due
 that may live is in the way; `due`: only named, not done."""
 
 
-@dataclass(frozen=True)
-class Engines:
-    """What folds: this process, or Spark."""
-
-    compact: Callable[[Core], CompactReport] = compact_here
+Fold = Callable[[Core], CompactReport]
+"""Compacts a table elsewhere than in this process: on Spark."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +58,13 @@ class JobReport:
 
 
 def perform(
-    core: Core, job: DueJob, policy: KeepPolicy, now: Now, engines: Engines | None = None
+    core: Core, job: DueJob, policy: KeepPolicy, now: Now, fold: Fold | None = None
 ) -> JobReport:
     """Do the job and record the outcome in the table; returns it."""
     clock = core.env.clock
     began = clock.boottime()
     try:
-        made = _do(core, job, policy, engines or Engines())
+        made = _do(core, job, policy, fold or compact)
     except WeirError as error:
         made = _told(core, job, error)
     took = clock.boottime() - began
@@ -82,7 +78,7 @@ def perform(
     return _recorded(core, job, made, now)
 
 
-def _do(core: Core, job: DueJob, policy: KeepPolicy, engines: Engines) -> JobReport:
+def _do(core: Core, job: DueJob, policy: KeepPolicy, fold: Fold) -> JobReport:
     uri, key = core.uri, job.key
     core.record_number()  # C-16: nothing for a table that was dropped
     if job.job == "flush":
@@ -93,7 +89,7 @@ def _do(core: Core, job: DueJob, policy: KeepPolicy, engines: Engines) -> JobRep
         made = checkpoints.create(core, "durable", job.schedule.name, job.schedule.keep)
         return JobReport(uri, key, "succeeded", f"made checkpoint {made.id}")
     if job.job == "compact":
-        folded = engines.compact(core)
+        folded = fold(core)
         if folded.skipped is not None:
             return JobReport(uri, key, "waits", folded.skipped, report=folded)
         said = f"folded {folded.sstables} SSTables and {folded.wal_entries} log entries"
