@@ -26,7 +26,7 @@ def main(uri: str, name: str) -> None:
             except weir.UnknownOutcome:
                 continue  # it was frozen in the midst of a put: this event may be in the table
             print(number, flush=True)
-            time.sleep(0.005)
+            time.sleep(0.02)
 
 
 if __name__ == "__main__":
