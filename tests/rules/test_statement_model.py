@@ -1,4 +1,4 @@
-"""P-7: the protocol of a statement over several shards, every interleaving of a few processes."""
+"""P-8: the protocol of a statement over several shards, every interleaving of a few processes."""
 
 import pytest
 
@@ -19,18 +19,18 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("roles", ["s1 w1 r1", "s1 n1 c1", "s1 s2 w1", "s1 w1 w2 n1"])
-def test_p7_every_interleaving_keeps_statements_whole(roles: str) -> None:
+def test_p8_every_interleaving_keeps_statements_whole(roles: str) -> None:
     assert explore(tuple(roles.split())) > 10_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("roles", ["s1 w1 c1", "s1 f1 r1", "s1 s2 c1"])
-def test_p7_and_with_whoever_finishes_and_two_statements_beside_a_reader(roles: str) -> None:
+def test_p8_and_with_whoever_finishes_and_two_statements_beside_a_reader(roles: str) -> None:
     assert explore(tuple(roles.split())) > 10_000
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_p7_each_planted_fault_breaks_a_property(plant: str) -> None:
+def test_p8_each_planted_fault_breaks_a_property(plant: str) -> None:
     name, roles = BREAKS[plant]
     with pytest.raises(Broken) as broken:
         explore(tuple(roles.split()), plant=plant)

@@ -57,6 +57,8 @@ class Claim:
     """When the manifest read that proved our epoch began (G-7b)."""
     fence_ttl: float = 0.0
     """Seconds for which that proof is trusted."""
+    statement: int = 0
+    """The shard's mark of statements, read after the fence (P-8)."""
 
     @property
     def epoch(self) -> Epoch:
@@ -195,7 +197,9 @@ def _fence(
     current, floors = manifests.latest_with_floors()
     _validate(site, manifests, current or claimed, floors, epoch, position)  # guard: F-4 simulator
     logger.info("shard.claimed %s epoch=%d fence=%d", site.label, epoch, position)
-    return Claim(manifest=current or claimed, fence=position, proof=began)
+    return Claim(
+        manifest=current or claimed, fence=position, proof=began, statement=floors.statement
+    )
 
 
 def mark_place(manifests: Manifests, manifest: ShardManifest, floors: FloorValues) -> None:

@@ -28,6 +28,7 @@ from weir.log.tailer import WalTailer
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.former import former_shards
 from weir.routing.guard import find_rivals, require_no_rival
+from weir.routing.statements import settle_shard
 from weir.shard.large_batch import LargeBatch
 from weir.shard.opening import move_log, open_writer
 from weir.shard.turns import WaiterGroup
@@ -99,6 +100,12 @@ class Shard:
         schema = schema or self._check_writable()  # a caller with a schema has checked
         with self._core.opening(self.id):
             return registered_writer(self._core, self, config, schema)
+
+    def checker(self, config: WriterConfig) -> ShardWriter:
+        """`writer` for a statement over several shards, which is open in this one itself (P-8)."""
+        schema = self._check_writable()
+        with self._core.opening(self.id):
+            return unregistered_writer(self._core, self, config, schema=schema, settles=False)
 
     def load(self, config: WriterConfig) -> LargeBatch:
         """Claim the shard for one batch too large for a log entry (`weir.shard.large_batch`).
@@ -275,11 +282,12 @@ def unregistered_writer(
     schema: TableSchema | None = None,
     crowd: WaiterGroup | None = None,
     only_left: bool = False,
+    settles: bool = True,
 ) -> ShardWriter:
     """Like `Shard.writer`, for upkeep that claims a shard only for a moment.
 
     It is not registered with the handle: checkpoints still flush through the user's own writer
-    (K-3).
+    (K-3). `settles=False`: for a statement that is open in the shard itself (P-8).
     """
     core.record_number()  # C-16: before the claim, which would fence the next table's writer
     if shard.is_routed:
@@ -302,6 +310,8 @@ def unregistered_writer(
     try:
         core.record_number()  # C-16: after the claim, which a drop that comes later fences
         core.record_wal_move(opened.site)
+        if settles:
+            settle_shard(core, opened)
     except BaseException:
         opened.close()
         raise

@@ -26,7 +26,7 @@ from weir.format.schema import TableSchema
 from weir.lake.api import Lake
 from weir.lake.params import bind_condition, bind_filter, bind_update, bind_when
 from weir.log.appender import WalAppender
-from weir.log.fence import claim_shard
+from weir.log.fence import Claim, claim_shard
 from weir.log.intake import Intake, Owns
 from weir.log.manifests import Manifests, State
 from weir.log.site import ShardSite
@@ -548,6 +548,11 @@ class ShardWriter:
     def has_ended(self) -> bool:
         """True once it is closed, fenced or stopped; while `close` runs it still has the shard."""
         return self._closed or self._state.ending.is_over
+
+    @property
+    def claim(self) -> Claim:
+        """What it found when it became the owner of the shard."""
+        return self._appender.claim
 
     @property
     def site(self) -> ShardSite:

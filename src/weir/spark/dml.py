@@ -14,10 +14,10 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from weir.errors import CommitConflict, InvalidInput
+from weir.spark.deciding import is_done, name_of
 from weir.spark.failures import unwrap_errors
 from weir.spark.frames import frame_of
 from weir.spark.places import Place, as_options, backquoted, resolved
-from weir.spark.reruns import NamedStatement
 from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.source import parts_of
 from weir.spark.types import typed_columns
@@ -40,7 +40,7 @@ class ChangeReport:
     deleted: int
     attempts: int
     """1 if no other writer changed the same rows during the call; 0 if an earlier call with this
-    `statement_id` had done it, or had begun it and this one finished it."""
+    `statement_id` had done it."""
 
 
 def delete_where(
@@ -53,10 +53,10 @@ def delete_where(
 ) -> ChangeReport:
     """Delete the rows for which `condition`, in Spark's SQL, is true.
 
-    Over several shards a call that dies may have changed some of them. Given a `statement_id`, a
-    text that no other call uses, the same call can be run again, within a day: it finishes what was
-    begun, and changes nothing twice. Raises `InvalidInput` for a table without a key,
-    `CommitConflict` when other writers changed the same rows during each of four attempts.
+    All of it, or nothing if the call dies. Given a `statement_id`, a text that no other call uses,
+    the same call can be run again, within a day, and is done once. Raises `InvalidInput` for a
+    table without a key, `CommitConflict` when other writers changed the same rows during each of
+    four attempts.
     """
 
     def rows(current: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -192,11 +192,8 @@ def _change(
     `keys_only`: no row is written back, so one may have a column that Spark has no type for.
     """
     if statement_id is not None:
-        named = NamedStatement(place.current().core, statement_id)
-        state = named.state()
-        if state == "begun":
-            named.finish(place.writers())
-        if state != "new":
+        core = place.current().core
+        if is_done(core, name_of(core, statement_id)):
             return ChangeReport(0, 0, 0)
     for attempt in place.current().core.env.attempts(ATTEMPTS):
         table = place.current()
@@ -211,9 +208,7 @@ def _change(
         try:
             done = _write(spark, place, rows(current, table.primary_key), read, statement_id)
         except CommitConflict:
-            # A statement that has begun to write is not computed again.
-            begun = statement_id is not None and named.state() != "new"
-            if attempt == ATTEMPTS or begun:
+            if attempt == ATTEMPTS:
                 raise
         else:
             return ChangeReport(*done, attempt)

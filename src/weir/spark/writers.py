@@ -75,6 +75,11 @@ class ShardWriters:
         opened = self._shard(value).writer(self._config(limit, memtable=decides))
         return self._flushing(opened, value, limit)
 
+    def checker(self, value: Value, *, limit: int) -> ShardWriter:
+        """Claim that shard for a statement over several shards, which is open in it (P-8)."""
+        self.leave(value)
+        return self._shard(value).checker(self._config(limit, memtable=False))
+
     def leave(self, value: Value) -> None:
         """Close the kept writer of that shard, if there is one."""
         kept = self._pop(value)

@@ -63,6 +63,7 @@ def _collect_wave(visits: list[Visit], job: GcRun) -> None:
     # K-1b for all shards at once: every floor is raised. A checkpoint whose record is not found
     # here is recorded later, and sees these floors.
     pins = job.holds.pins(job.expired)
+    job.look_for_statements()
     visits = _each(job, visits, lambda visit: visit.decide(pins))
     _delete(visits, job)
 
