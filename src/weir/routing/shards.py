@@ -97,22 +97,16 @@ class Shard:
         a generation, since the next writer of the shard replays by them. `schema` is an
         earlier result of `schema_for_writing`, for callers that keep the columns they know.
         """
-        schema = schema or self._check_writable()  # a caller with a schema has checked
+        schema = schema or _check_writable(self._core)  # a caller with a schema has checked
         with self._core.opening(self.id):
             return registered_writer(self._core, self, config, schema)
-
-    def checker(self, config: WriterConfig) -> ShardWriter:
-        """`writer` for a statement over several shards, which is open in this one itself (P-8)."""
-        schema = self._check_writable()
-        with self._core.opening(self.id):
-            return unregistered_writer(self._core, self, config, schema=schema, settles=False)
 
     def load(self, config: WriterConfig) -> LargeBatch:
         """Claim the shard for one batch too large for a log entry (`weir.shard.large_batch`).
 
         Opens a writer with `config` first, which flushes the log.
         """
-        self._check_writable()
+        _check_writable(self._core)
 
         def flush() -> ShardSite:
             with unregistered_writer(
@@ -135,7 +129,7 @@ class Shard:
 
         Raises what opening a writer of the shard raises before its claim.
         """
-        schema = self._check_writable() or self.table_schema  # guard: X-1 first
+        schema = _check_writable(self._core) or self.table_schema  # guard: X-1 first
         self._core.record_number()
         if self.is_routed:
             require_no_rival(self._core, self.id, self.value)
@@ -163,17 +157,18 @@ class Shard:
         """The table's."""
         return self._core.record.writer_defaults
 
-    def _check_writable(self) -> TableSchema | None:
-        """Make a writer's checks for a shard opened on its own, as engine tasks do (X-1, X-3)."""
-        if self._core.before_writing is None:
-            return None
-        found = self._core.before_writing(self._core)
-        self._core.before_writing = None  # once a handle; `Table.writer` checks each time
-        return found
-
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
         """A reader of the shard's log; see `WalTailer`."""
         return WalTailer(self.log, start, fences=fences)
+
+
+def _check_writable(core: Core) -> TableSchema | None:
+    """Make a writer's checks for a shard opened on its own, as engine tasks do (X-1, X-3)."""
+    if core.before_writing is None:
+        return None
+    found = core.before_writing(core)
+    core.before_writing = None  # once a handle; `Table.writer` checks each time
+    return found
 
 
 def schema_for_writing(core: Core, base: Base | None = None) -> TableSchema:
@@ -272,6 +267,13 @@ def registered_writer(
     )
     core.register(shard.id, opened)
     return opened
+
+
+def checking_writer(core: Core, shard: Shard, config: WriterConfig) -> ShardWriter:
+    """Claim the shard for a statement over several shards, which is open in it itself (P-8)."""
+    schema = _check_writable(core)
+    with core.opening(shard.id):
+        return unregistered_writer(core, shard, config, schema=schema, settles=False)
 
 
 def unregistered_writer(
