@@ -3,12 +3,14 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
 import weir
 from tests.crash.test_statement_deaths import AFTER, BEFORE, KEYS, make, rows_of, update
+from tests.support.tables import count_requests
 from weir.env import Env
 from weir.errors import CommitConflict, NotAWeirTable, WeirError
 from weir.log.floors import Floors
@@ -48,11 +50,15 @@ def open_statements(table: weir.Table) -> int:
     return len(StatementRecords(table.core.store, table.core.env).load().open)
 
 
+def shard_of(table: weir.Table, key: int) -> UUID:
+    ((value, _),) = table.core.router.split(pa.RecordBatch.from_pylist([{"id": key}]))
+    return table.core.route(value)
+
+
 def put_natively(table: weir.Table, row: dict[str, int], *, flush: bool = False) -> None:
     """As a program that knows nothing of statements: claim, replay, write."""
     core = weir.open(table.uri).core
-    ((value, _),) = core.router.split(pa.RecordBatch.from_pylist([row]))
-    site = core.log(core.route(value)).current_site()
+    site = core.log(shard_of(table, row["id"])).current_site()
     with ShardWriter.open(site, schema=core.schema(), lake=core.lake) as writer:
         writer.put([row])
         if flush:
@@ -284,3 +290,31 @@ def test_p8_a_mark_that_nobody_closed_is_closed_by_the_next_owner(table: weir.Ta
         shard.writer().close()
         assert Floors(shard.site).load().statement % 2 == 1
     assert not open_statements(table)
+
+
+def costs(uri: str) -> dict[str, int]:
+    """Requests of a handle that has read before: a read, opening a shard, a put."""
+    weir.open(uri).checkpoint("all")  # nothing is left to replay
+    table = weir.open(uri)
+    store = count_requests(table)
+    found = {}
+    for _ in range(3):
+        store.reset()
+        table.count()
+        found["read"] = store.requests
+    store.reset()
+    with table.shards()[0].writer() as writer:
+        found["open"] = store.requests
+        store.reset()
+        key = next(k for k in range(1000, 2000) if shard_of(table, k) == writer.site.shard)
+        writer.put([{"id": key, "n": 0}])
+        found["put"] = store.requests
+    return found
+
+
+def test_p8_reads_and_writers_pay_nothing_for_statements_that_are_over(table: weir.Table) -> None:
+    costs(table.uri)
+    before = costs(table.uri)
+    update(weir.open(table.uri))
+    assert open_statements(table) == 0
+    assert costs(table.uri) == before

@@ -168,7 +168,11 @@ def _durable(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | None:
     cuts = _proved(core, plan, tips, floors[: len(plan.marks)])
     after = floors[len(plan.marks) :]
     refuted = [w for w, seen in zip(walks, after, strict=True) if not w.is_vouched(core, seen)]
-    staged = _staged(core, [*plan.floors, *(walk.floors for walk in walks)], floors)
+    # Of a shard that was read from its manifest on, the marks from before that do not matter.
+    known = zip(plan.floors, floors[: len(plan.marks)], tips, strict=True)
+    looks = [(before, seen) for before, seen, tip in known if tip is not None]
+    looks += [(walk.floors, seen) for walk, seen in zip(walks, after, strict=True)]
+    staged = _staged(core, looks)
     if cuts is None or staged is None or refuted or not is_still:
         return None
     if not read and not staged and cuts is plan.cuts:
@@ -180,17 +184,19 @@ def _durable(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | None:
 
 
 def _staged(
-    core: Core, before: Sequence[FloorValues], after: Sequence[FloorValues]
+    core: Core, looks: Sequence[tuple[FloorValues, FloorValues]]
 ) -> Mapping[UUID, Share] | None:
     """By shard, what a statement has decided to write and may not have written before this cut.
 
     None: a statement was closed since the handle last asked, perhaps in the middle of this cut. The
-    marks were read before and after the logs: a mark rises in every shard of a statement before it
-    is decided, and again once it is in every log (P-8).
+    marks were read before each log, and after all logs: a mark rises in every shard of a statement
+    before it is decided, and again once it is in every log (P-8).
     """
-    marks = [floors.statement for floors in after]
-    # guard: P-8 test_statements_over_shards
-    if not any(map(is_open_mark, marks)) and marks == [floors.statement for floors in before]:
+    is_quiet = all(
+        before.statement == after.statement and not is_open_mark(after.statement)
+        for before, after in looks
+    )
+    if is_quiet:  # guard: P-8 test_statements_over_shards
         return {}
     probes, latest = core.attached.of(Probes), StatementRecords(core.store, core.env).load()
     known, probes.closed = probes.closed, latest.closed

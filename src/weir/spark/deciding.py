@@ -89,6 +89,9 @@ class _Part:
 
     def share(self, core: Core, app: str, limit: int) -> Share:
         """What is recorded of it: files that fit into one entry are one piece."""
+        record = core.record  # kept: another thread may refresh that of the handle
+        if any(file.routing != record.routing_version for file in self.files):
+            raise conflict(core, "the table was resharded")
         pieces: list[list[str]] = []
         size = 0
         for file in self.files:
@@ -99,7 +102,7 @@ class _Part:
             size += file.bytes
         return Share(
             app=app,
-            shard=core.route(self.value),
+            shard=core.shard_of(self.value, record),
             value=self.value,
             pieces=tuple(tuple(piece) for piece in pieces),
         )
@@ -216,8 +219,9 @@ def _check(
         lambda s: raise_mark(core, s.shard, one.mark), list(one.shares), workers=CONCURRENCY
     )
     core.env.failpoint("statement.marked")
+    pairs = list(zip(parts, one.shares, strict=True))
     checked = threads.map(
-        lambda part: _checked(writers, part, limit), list(parts), workers=CONCURRENCY
+        lambda pair: _checked(writers, pair[0], pair[1], limit), pairs, workers=CONCURRENCY
     )
     core.env.failpoint("statement.checked")
     statement.require_base(core)
@@ -228,7 +232,7 @@ def _check(
     return structs.replace(one, shares=tuple(shares))
 
 
-def _checked(writers: ShardWriters, part: _Part, limit: int) -> int:
+def _checked(writers: ShardWriters, part: _Part, share: Share, limit: int) -> int:
     """Claim the shard and check it; the position up to which it was."""
     for attempt in writers.core.env.attempts(ATTEMPTS, first_delay=0.05):
         try:
@@ -238,8 +242,10 @@ def _checked(writers: ShardWriters, part: _Part, limit: int) -> int:
             if attempt == ATTEMPTS:
                 raise
     assert part.writer is not None, "F-13: the loop above claims or raises"
+    if part.writer.site.shard != share.shard:
+        raise conflict(writers.core, "the table was resharded")
     through = part.writer.claim.fence
-    part.check.guard(part.writer.site.shard, through)  # guard: P-7 test_statement
+    part.check.guard(share.shard, through)  # guard: P-7 test_statement
     return int(through)
 
 
@@ -247,9 +253,8 @@ def _apply(core: Core, parts: Sequence[_Part], one: OpenStatement) -> None:
     """Put the rows into the logs. The statement is decided: whatever fails here, every durable read
     shows it from now on, and whoever comes next finishes it. So nothing is raised."""
 
-    def write(part: _Part) -> bool:
-        share = one.share_of(core.route(part.value))
-        assert share is not None, "P-8: every part has its share"
+    def write(pair: tuple[_Part, Share]) -> bool:
+        part, share = pair
         assert part.writer is not None, "P-8: claimed to be checked"
         try:
             apply(core, share, part.writer)
@@ -260,8 +265,9 @@ def _apply(core: Core, parts: Sequence[_Part], one: OpenStatement) -> None:
             return False
         return True
 
+    pairs = list(zip(parts, one.shares, strict=True))
     try:
-        if all(core.env.threads.map(write, list(parts), workers=CONCURRENCY)):
+        if all(core.env.threads.map(write, pairs, workers=CONCURRENCY)):
             close(core, one)
         else:
             complete(core, one)
