@@ -14,9 +14,12 @@ from tests.support.tables import count_requests
 from weir.env import Env
 from weir.errors import CommitConflict, NotAWeirTable, WeirError
 from weir.log.floors import Floors
+from weir.read import snapshot as snapshots
 from weir.records.statements import StatementRecords
 from weir.routing import finishing, statements
+from weir.routing.core import Core
 from weir.shard.writer import ShardWriter
+from weir.spark import deciding
 from weir.spark.snapshots import RoutedSnapshot
 from weir.upkeep.gc import collect
 
@@ -168,6 +171,28 @@ def test_p8_a_reader_beside_statements_never_sees_a_half(table: weir.Table) -> N
             thread.join()
     assert not wrong
     assert rows_of(weir.open(table.uri)) == {key + 500: 5 for key in KEYS}
+
+
+@pytest.mark.parametrize("ends_at", ["applied", "closed"])
+def test_p8_a_read_starts_over_if_a_statement_was_written_between_two_of_its_shards(
+    table: weir.Table, monkeypatch: pytest.MonkeyPatch, ends_at: str
+) -> None:
+    reader, walk = weir.open(table.uri), snapshots._walk
+    begun: list[bool] = []
+
+    def walked(core: Core, shard: UUID, *, tail: bool) -> object:
+        found = walk(core, shard, tail=tail)
+        if core is reader.core and not begun:
+            begun.append(True)
+            with monkeypatch.context() as patch:
+                if ends_at == "applied":  # its driver dies before it records that
+                    patch.setattr(deciding, "close", lambda core, one: None)
+                update(weir.open(table.uri))
+        return found
+
+    monkeypatch.setattr(snapshots, "_walk", walked)
+    assert rows_of(reader) == AFTER
+    assert begun
 
 
 @pytest.mark.parametrize("step", STEPS)
