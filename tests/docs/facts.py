@@ -28,6 +28,7 @@ from weir.records.consumers import Consumer
 from weir.records.holds import Holds
 from weir.records.keeping import KeepRecords
 from weir.records.lineage import append_lineage, read_lineage
+from weir.records.statements import OpenStatement, Share, StatementRecords
 from weir.records.table import TableRecords
 from weir.shard.tokens import Tokens
 from weir.store.local import LocalStore
@@ -170,6 +171,7 @@ ENCODERS = {
     "records/keeping.py",
     "records/lineage.py",
     "records/resharding.py",
+    "records/statements.py",
     "records/table.py",
     "records/places.py",
     "shard/tokens.py",
@@ -249,6 +251,21 @@ def every_record(folder: Path) -> None:
     kept.waits("gc", 1.0, "another has it")
     kept.failed("gc", 2.0, "no route")
     kept.damaged("torn")
+    share = Share(app="a", shard=shard.id, value=0, pieces=(("_weir/staging/j/1.arrow",),))
+    statements = StatementRecords(store, SYSTEM)
+    for name in ("first", "second"):
+        draft = OpenStatement(
+            id=SYSTEM.new_id(),
+            number=0,
+            table=table.core.record.table_id,
+            shares=(share,),
+            name=name,
+        )
+        proposed = statements.propose(draft)
+        assert proposed is not None
+        assert statements.decide(proposed, staged_since=1e12)
+        if name == "first":
+            statements.close(proposed)
     site = ShardSite(store, store, shard.id, SYSTEM)
     Tokens(site).announce("a", 2, ["0a0b0c0d_gen_1"], epoch=Epoch(1))
     make_folder(LocalStore(str(folder / "other")), log_folder(shard.id, shard.id), table.uri)

@@ -66,13 +66,13 @@ def test_l1_what_is_flushed_folded_and_collected_is_seen_by_a_look_at_many(table
 @pytest.fixture
 def walked(monkeypatch):
     """The shards that reads follow from their manifest on, instead of asking for what is newer."""
-    shards, cut = [], snapshots._cut
+    shards, cut = [], snapshots._walk
 
     def noted(core, shard, *, tail):
         shards.append(shard)
         return cut(core, shard, tail=tail)
 
-    monkeypatch.setattr(snapshots, "_cut", noted)
+    monkeypatch.setattr(snapshots, "_walk", noted)
     return shards
 
 

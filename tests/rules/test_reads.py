@@ -421,14 +421,14 @@ def test_c11_a_read_across_a_reshard_sees_new_rows_only_with_all_old_ones(table,
         monkeypatch.setattr(reader.core, "store", Wrapped(store, get_many=slowly))
         monkeypatch.setattr(reader.core.wal_stores, "_table", lambda: reader.core.store)
     else:
-        cut = snapshots._cut
+        cut = snapshots._walk
 
         def slowly(core, shard, *, tail):
             found = cut(core, shard, tail=tail)
             meanwhile()
             return found
 
-        monkeypatch.setattr(snapshots, "_cut", slowly)
+        monkeypatch.setattr(snapshots, "_walk", slowly)
     freshness = "flushed" if way == "flushed" else "durable"  # closing the writers flushed
     assert ids(reader, freshness=freshness) == list(range(9))
     assert steps == ["resharded"]

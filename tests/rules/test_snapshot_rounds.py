@@ -43,14 +43,14 @@ def walks(core):
 
     It fails where a test has raised a mark without its cause.
     """
-    walked, cut = [], snapshots._cut
+    walked, cut = [], snapshots._walk
 
     def noted(core, shard, *, tail):
         walked.append(shard)
         return cut(core, shard, tail=tail)
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(weir.WeirError):
-        patch.setattr(snapshots, "_cut", noted)
+        patch.setattr(snapshots, "_walk", noted)
         take_snapshot(core)
     return bool(walked)
 

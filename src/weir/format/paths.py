@@ -244,6 +244,11 @@ def reshard_chain() -> str:
     return f"{WEIR}/reshard"
 
 
+def statement_chain() -> str:
+    """The records of statements over several shards (P-8)."""
+    return f"{WEIR}/statements"
+
+
 def places_chain(shard: UUID) -> str:
     """The records of where a shard's log is and was (S-3)."""
     return f"{WEIR}/shards/{shard}/places"
@@ -301,7 +306,7 @@ def floors_dir(shard: UUID) -> str:
     return f"{WEIR}/shards/{shard}/floor"
 
 
-def floor_dir(shard: UUID, kind: Literal["wal", "manifest", "used", "place"]) -> str:
+def floor_dir(shard: UUID, kind: Literal["wal", "manifest", "used", "place", "statement"]) -> str:
     """Markers of one kind: up to them objects may be deleted (G-6), or positions are used (F-2)."""
     return f"{floors_dir(shard)}/{kind}"
 

@@ -39,17 +39,20 @@ class LogCache:
         """The latest manifest and the floors. Two requests when nothing changed."""
         return self.manifests(site).latest_with_floors()
 
-    def tip(self, site: ShardSite, manifest: ShardManifest, floors: FloorValues) -> Position:
+    def tip(
+        self, site: ShardSite, manifest: ShardManifest, floors: FloorValues, *, vouched: bool = True
+    ) -> Position:
         """The last position used. Seven requests when nothing was added.
 
         Raises `SnapshotExpired` when entries after the manifest's R were collected during the call.
+        Not `vouched`: one request less, and the caller reads the floors after it to see that.
         """
         seen = self.seen(site.shard)
         known = max(0 if seen is None else seen[1], floors.highest_used(manifest))
         tip = find_tip(site, Position(known))
         # Entries may be flushed and collected while we probe, and a collected entry looks like the
         # end of the log. The floor rises before any deletion, so read it after the probes (G-7c).
-        floor = self.manifests(site).floors.load().wal
+        floor = self.manifests(site).floors.load().wal if vouched else 0
         if floor > manifest.replay_after:  # guard: L-1 test_reader_overtaken_by_collection
             raise SnapshotExpired(
                 f"{site}: the log was collected through {floor} while a read planned on manifest "

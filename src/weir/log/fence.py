@@ -182,7 +182,9 @@ def _fence(
     current, floors = manifests.latest_with_floors()
     _validate(site, manifests, current or claimed, floors, epoch, position)  # guard: F-4 simulator
     logger.info("shard.claimed %s epoch=%d fence=%d", site.label, epoch, position)
-    return Claim(manifest=current or claimed, fence=position, proof=began)
+    return Claim(
+        manifest=current or claimed, fence=position, proof=began, statement=floors.statement
+    )
 
 
 def mark_place(manifests: Manifests, manifest: ShardManifest, floors: FloorValues) -> None:

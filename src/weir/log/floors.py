@@ -8,6 +8,7 @@ Keeps
   G-8  create-only marks whose maximum counts; they need no conditional overwrite, and reads
        bypass caches
   X-1  the place mark: the number of the log's place, for a manifest that does not name it
+  P-8  the statement mark: even while a statement over several shards may be open, odd after it
 One listing reads all of them.
 """
 
@@ -23,7 +24,7 @@ from weir.log.site import ShardSite
 from weir.records.marks import Marks
 from weir.store.api import Meta, Store
 
-FloorKind = Literal["wal", "manifest", "used", "place"]
+FloorKind = Literal["wal", "manifest", "used", "place", "statement"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class FloorValues:
     manifest: int = 0
     used: int = 0
     place: int = 0
+    statement: int = 0
 
     def highest_used(self, manifest: ShardManifest | None) -> int:
         """The highest position that the manifest or any mark says was used (F-2)."""
@@ -58,7 +60,7 @@ def load_all(store: Store, folders: Sequence[str]) -> list[FloorValues]:
 
 
 def _values(listed: Iterable[Meta]) -> FloorValues:
-    found = {"wal": 0, "manifest": 0, "used": 0, "place": 0}
+    found = {"wal": 0, "manifest": 0, "used": 0, "place": 0, "statement": 0}
     for meta in listed:
         kind, _, name = meta.path.rpartition("/")
         kind = kind.rpartition("/")[2]

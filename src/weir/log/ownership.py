@@ -85,6 +85,8 @@ class Claim:
     """When the manifest read that proved our epoch began (G-7b)."""
     fence_ttl: float = 0.0
     """Seconds for which that proof is trusted."""
+    statement: int = 0
+    """The shard's mark of statements, read after the fence (P-8)."""
 
     @property
     def epoch(self) -> Epoch:

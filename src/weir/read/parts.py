@@ -49,6 +49,7 @@ def fresh_parts(snapshot: Snapshot, base: Base) -> list[Part]:
         cut
         for cut in snapshot.cuts
         if not cut.closed
+        or cut.staged is not None
         or any(table.generation > folded.get(cut.shard, 0) for table in cut.sstables)
     ]
     if any(cut.sealed or cut.shard in snapshot.overlapping for cut in fresh):

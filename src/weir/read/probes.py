@@ -100,6 +100,8 @@ class Probes:
         del env
         self.table: tuple[int, list[UUID]] | None = None
         """The base version and the shards, as the last durable read saw them."""
+        self.closed: int | None = None
+        """How many statements were closed when the handle last had to ask (P-8)."""
         self._shards: dict[UUID, KnownShard] = {}
         self._kept: ProbePlan | None = None
         """The plan for all shards, if the last read of them found nothing changed."""

@@ -15,7 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.format.expiry import Alive, alive_at
-from weir.format.schema import TableSchema, align_batch
+from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.lake.api import Scanned
 from weir.lake.live_rows import RowRange
 from weir.log.shard_log import ShardLog
@@ -25,6 +25,7 @@ from weir.read.common import Batches, CommonPart, LevelPlan, is_small
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
+from weir.routing.statements import Remaining, deletes_of
 
 UNIT_ENTRIES: Final = 512
 """Entries in one unit of a tail. Plans count entries because they do not know their sizes."""
@@ -41,11 +42,23 @@ class Unit:
     after: int = 0
     through: int = 0
     """For a piece of the tail: its entries are those in `(after, through]`."""
+    staged: int | None = None
+    """The piece of a decided statement that is not in the log yet."""
 
 
 def units_of(cuts: Sequence[ShardCut], folded: Mapping[UUID, int]) -> list[Unit]:
     """The units of the given shards, newest first, without the generations already folded."""
-    return [unit for cut in cuts for unit in (*_tail_units(cut), *_sstables(cut, folded))]
+    return [
+        unit
+        for cut in cuts
+        for unit in (*_staged_units(cut), *_tail_units(cut), *_sstables(cut, folded))
+    ]
+
+
+def _staged_units(cut: ShardCut) -> list[Unit]:
+    """Newest: rows that others wrote since the statement was checked are left out of it (P-8)."""
+    pieces = () if cut.staged is None else cut.staged.pieces
+    return [Unit(cut, staged=number) for number in range(len(pieces))]
 
 
 def _sstables(cut: ShardCut, folded: Mapping[UUID, int]) -> list[Unit]:
@@ -103,7 +116,8 @@ class SnapshotReader:
     def merged_levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
         """Like `levels`, but with small levels of many shards combined into one (L-2)."""
         routed = len(self.core.record.routing)
-        if self._passing or routed < _SHARDS_TOGETHER:
+        has_staged = any(cut.staged is not None for cut in self.snapshot.cuts)
+        if self._passing or has_staged or routed < _SHARDS_TOGETHER:
             return self.levels(shards)
         cuts = self.snapshot.cuts
         if shards is not None:
@@ -167,7 +181,8 @@ class SnapshotReader:
     def levels_of(self, cut: ShardCut) -> list[Level]:
         """The levels of one shard: its tail, then its SSTables, newest first."""
         folded = self.base.compacted
-        return [*self._tail(cut), *self.open_units(_sstables(cut, folded))]
+        staged = self.open_units(_staged_units(cut))
+        return [*staged, *self._tail(cut), *self.open_units(_sstables(cut, folded))]
 
     def units(self, shards: Sequence[UUID]) -> list[Unit]:
         """The units of the given shards, newest first; the same in every process."""
@@ -187,6 +202,10 @@ class SnapshotReader:
         cut = unit.cut
         if unit.sstable is not None:
             return [self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)]
+        if unit.staged is not None:
+            assert cut.staged is not None, "P-8: a piece of a statement"
+            left = Remaining(self.core, cut.staged, cut.wal_through)
+            return [_StagedPiece(left, unit.staged, self.schema)]
         log = self.core.log(cut.shard)
         return [
             _TailPiece(self._cache, log, cut, after, last, self.schema, self.snapshot.is_pinned)
@@ -227,6 +246,41 @@ class SnapshotReader:
         log = self.core.log(cut.shard)
         pinned = self.snapshot.is_pinned  # guard: G-7b always
         return self._cache.tail(log, cut, self.schema, pinned=pinned)
+
+
+@dataclass(frozen=True)
+class _StagedPiece:
+    """A piece of a decided statement, as far as it is not in the log (P-8). Read lazily."""
+
+    left: Remaining
+    number: int
+    schema: TableSchema
+
+    @property
+    def rows(self) -> int:
+        """Unknown before reading."""
+        return _UNKNOWN_ROWS
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Read the staged files and scan them."""
+        yield from self._load().scan(columns)
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read the staged files and look up the keys in them."""
+        return self._load().lookup(keys, columns)
+
+    def _load(self) -> MemLevel:
+        wal = self.schema.wal
+        found = self.left.rows(self.number) if self.number in self.left.pieces else []
+        marked = [
+            batch
+            if TOMBSTONE in batch.schema.names
+            else batch.append_column(wal.field(TOMBSTONE), deletes_of(batch))
+            for batch in found
+        ]
+        return MemLevel(
+            [align_batch(batch, wal) for batch in marked], self.schema, self.left.core.env
+        )
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,17 @@ Keeps
   C-11 rows of a new routing are seen with all of the old one: the table's record did not change
        while the shards were read, so no heir was written before its predecessors were read
   K-7  a reader at a checkpoint sees nothing past its T
+  P-8  a statement over several shards is seen in all of them or in none: if the marks of the shards
+       after their logs were read are not those from before, or say that a statement may be open,
+       the record of statements tells which to add. If one was closed meanwhile, the cut is taken
+       again
 A snapshot is a few numbers per shard and is sent as JSON; every process that opens it reads
 the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, get_args
 from uuid import UUID
@@ -22,11 +26,13 @@ from uuid import UUID
 from msgspec import structs
 
 from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
+from weir.format import paths
 from weir.log.floors import FloorValues, load_all
 from weir.meters import SNAPSHOT_SECONDS
 from weir.read.probes import Choice, ProbePlan, Probes, ask_tips
 from weir.records import codec
 from weir.records.cut import ShardCut
+from weir.records.statements import Share, StatementRecords, is_open_mark
 from weir.routing.core import Core
 from weir.routing.guard import find_rivals
 from weir.types import Position, Version
@@ -100,11 +106,12 @@ def take_snapshot(
         round 1   of each known shard three objects (`probes`). A shard that is not known, or has
                   more than new entries, is read from its manifest on: two requests, seven for the
                   tip, and one for its floors
-        round 2   the floors of each shard that was known, the latest version of the base, the list
-                  of shards; the number of the table's record, if a shard was read (C-11, C-16)
+        round 2   the floors of each shard, the latest version of the base, the list of shards; the
+                  number of the table's record, if a shard was read (C-11, C-16)
 
     The cut is taken again if the base, the shards or the record moved while it was taken. A handle
-    that knows nothing yet begins with round 2.
+    that knows nothing yet begins with round 2. While a statement over several shards is under way:
+    one list and one get more (P-8).
     """
     check_freshness(freshness)
     meters, clock = core.env.meters, core.env.clock
@@ -141,10 +148,11 @@ def _durable(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | None:
     tips = ask_tips(core, plan)
     read = [*plan.unknown]
     read += [one.site.shard for one, tip in zip(plan.shards, tips, strict=True) if tip is None]
-    walked = dict(zip(read, _cuts(core, read, tail=True), strict=True))
+    walks = [walk for walk in _walked(core, read) if walk is not None]
+    marks = [*plan.marks, *(paths.floors_dir(walk.cut.shard) for walk in walks)]
     asked: list[Callable[[], Any]] = [
         core.shard_ids,
-        lambda: load_all(core.store, plan.marks),
+        lambda: load_all(core.store, marks),
         # Without any shard nothing else would show that the table was dropped (C-16).
         core.record_number if read or not chosen else lambda: number,
         # L-1: after every manifest and tail, so it includes rows folded while they were read.
@@ -156,14 +164,62 @@ def _durable(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | None:
     # others written after the cut (L-5). A base that did not move holds none of them.
     # guard: L-5 first test_snapshot_rounds
     is_still = now == table and answers[2] == number  # guard: C-11 last
-    cuts = _proved(core, plan, tips, answers[1])
-    if cuts is None or not is_still:
+    floors = answers[1]
+    cuts = _proved(core, plan, tips, floors[: len(plan.marks)])
+    after = floors[len(plan.marks) :]
+    refuted = [w for w, seen in zip(walks, after, strict=True) if not w.is_vouched(core, seen)]
+    # Of a shard that was read from its manifest on, the marks from before that do not matter.
+    known = zip(plan.floors, floors[: len(plan.marks)], tips, strict=True)
+    looks = [(before, seen) for before, seen, tip in known if tip is not None]
+    looks += [(walk.floors, seen) for walk, seen in zip(walks, after, strict=True)]
+    staged = _staged(core, looks)
+    if cuts is None or staged is None or refuted or not is_still:
         return None
-    if not read and cuts is plan.cuts:
+    if not read and not staged and cuts is plan.cuts:
         probes.keep(plan)
         return version, cuts
-    walked |= {cut.shard: cut for cut in cuts}
-    return version, [cut for cut in map(walked.get, chosen) if cut is not None]
+    found = {walk.cut.shard: walk.cut for walk in walks} | {cut.shard: cut for cut in cuts}
+    ordered = [cut for cut in map(found.get, chosen) if cut is not None]
+    return version, [structs.replace(cut, staged=staged.get(cut.shard)) for cut in ordered]
+
+
+def _staged(
+    core: Core, looks: Sequence[tuple[FloorValues, FloorValues]]
+) -> Mapping[UUID, Share] | None:
+    """By shard, what a statement has decided to write and may not have written before this cut.
+
+    None: a statement was closed since the handle last asked, perhaps in the middle of this cut. The
+    marks were read before each log, and after all logs: a mark rises in every shard of a statement
+    before it is decided, and again once it is in every log (P-8).
+    """
+    is_quiet = all(
+        before.statement == after.statement and not is_open_mark(after.statement)
+        for before, after in looks
+    )
+    if is_quiet:  # guard: P-8 test_statements_over_shards
+        return {}
+    probes, latest = core.attached.of(Probes), StatementRecords(core.store, core.env).load()
+    known, probes.closed = probes.closed, latest.closed
+    if known != latest.closed:  # guard: P-8 test_statements_over_shards
+        return None
+    decided = [one for one in latest.of(core.record.table_id) if one.is_decided]
+    return {share.shard: share for one in decided for share in one.shares}
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A shard that was read from its manifest on."""
+
+    cut: ShardCut
+    floors: FloorValues
+    """From before its log was read."""
+
+    def is_vouched(self, core: Core, after: FloorValues) -> bool:
+        """False if floors read after its log show that entries of it were collected (G-7c)."""
+        if after.wal <= self.cut.replay_after:
+            return True
+        core.tails.forget(self.cut.shard)
+        return False
 
 
 def _proved(
@@ -198,7 +254,7 @@ def _flushed(core: Core, choose: Choice, at: float) -> Snapshot:
     number = core.known_number
     for _ in core.env.attempts(first_delay=0):
         shards = choose(core.shard_ids())
-        cuts = [cut for cut in _cuts(core, shards, tail=False) if cut is not None]
+        cuts = [walk.cut for walk in _walked(core, shards, tail=False) if walk is not None]
         version = core.lake.open_base().version  # L-1: after every manifest
         latest = core.record_number()
         if latest == number:
@@ -214,9 +270,9 @@ def _restless(core: Core) -> SnapshotExpired:
     )
 
 
-def _cuts(core: Core, shards: Sequence[UUID], *, tail: bool) -> list[ShardCut | None]:
+def _walked(core: Core, shards: Sequence[UUID], *, tail: bool = True) -> list[_Walk | None]:
     return core.env.threads.map(
-        lambda shard: _cut(core, shard, tail=tail), list(shards), workers=core.workers
+        lambda shard: _walk(core, shard, tail=tail), list(shards), workers=core.workers
     )
 
 
@@ -266,10 +322,12 @@ def _snapshot(
     return Snapshot(base_version, freshness, ordered, at, overlapping=overlapping)
 
 
-def _cut(core: Core, shard: UUID, *, tail: bool) -> ShardCut | None:
+def _walk(core: Core, shard: UUID, *, tail: bool) -> _Walk | None:
     manifest, floors = core.log(shard).state()
     if manifest is None:
         return None  # a folder without a manifest: a shard being created
     find_rivals(core, [manifest])
-    through = core.log_of(manifest, floors)[1] if tail else manifest.replay_after
-    return ShardCut.of(manifest, Position(max(through, manifest.replay_after)))
+    through = manifest.replay_after
+    if tail:
+        through = Position(max(through, core.log_of(manifest, floors, vouched=False)[1]))
+    return _Walk(ShardCut.of(manifest, through), floors)

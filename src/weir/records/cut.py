@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from weir.format import paths
 from weir.format.manifest import Count, ShardManifest, SsTable, Status, sstables_problem
+from weir.records.statements import Share
 from weir.types import Epoch, Generation, Position, Version
 
 _FROM_0 = Meta(ge=0)
@@ -34,6 +35,8 @@ class ShardCut(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     sealed: bool = False
     tokens: tuple[tuple[str, int], ...] = ()
     """The highest exactly-once batch of each application, by token folder (P-6)."""
+    staged: Share | None = None
+    """Of a statement that was decided and may not be in the log yet; in no checkpoint (P-8)."""
 
     def __post_init__(self) -> None:
         """Refuse a cut that no manifest could have: it becomes one again (F-15)."""

@@ -203,15 +203,17 @@ class Core:
         site = self.table_site(shard)
         return ShardLog(site, self.wal_stores, self.tails.manifests(site))
 
-    def log_of(self, manifest: ShardManifest, floors: FloorValues) -> tuple[ShardSite, Position]:
-        """Where the log of that shard is, and the last position used in it.
+    def log_of(
+        self, manifest: ShardManifest, floors: FloorValues, *, vouched: bool = True
+    ) -> tuple[ShardSite, Position]:
+        """Where the log of that shard is, and the last position used in it; see `LogCache.tip`.
 
         A missing log is an error (S-7), unless the manifest and floors beside the data
         prove that no row is missing (S-2). Then it ends at R.
         """
         try:
             site = self.site(manifest, floors)
-            return site, self.tails.tip(site, manifest, floors)
+            return site, self.tails.tip(site, manifest, floors, vouched=vouched)
         except (WalStoreMismatch, StoreError):
             if not floors.is_closed(manifest):  # guard: S-7 always
                 raise

@@ -28,6 +28,7 @@ from weir.log.tailer import WalTailer
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.former import former_shards
 from weir.routing.guard import find_rivals, require_no_rival
+from weir.routing.statements import settle_shard
 from weir.shard.large_batch import LargeBatch
 from weir.shard.opening import move_log, open_writer
 from weir.shard.turns import WaiterGroup
@@ -96,7 +97,7 @@ class Shard:
         a generation, since the next writer of the shard replays by them. `schema` is an
         earlier result of `schema_for_writing`, for callers that keep the columns they know.
         """
-        schema = schema or self._check_writable()  # a caller with a schema has checked
+        schema = schema or _check_writable(self._core)  # a caller with a schema has checked
         with self._core.opening(self.id):
             return registered_writer(self._core, self, config, schema)
 
@@ -105,7 +106,7 @@ class Shard:
 
         Opens a writer with `config` first, which flushes the log.
         """
-        self._check_writable()
+        _check_writable(self._core)
 
         def flush() -> ShardSite:
             with unregistered_writer(
@@ -128,7 +129,7 @@ class Shard:
 
         Raises what opening a writer of the shard raises before its claim.
         """
-        schema = self._check_writable() or self.table_schema  # guard: X-1 first
+        schema = _check_writable(self._core) or self.table_schema  # guard: X-1 first
         self._core.record_number()
         if self.is_routed:
             require_no_rival(self._core, self.id, self.value)
@@ -156,17 +157,18 @@ class Shard:
         """The table's."""
         return self._core.record.writer_defaults
 
-    def _check_writable(self) -> TableSchema | None:
-        """Make a writer's checks for a shard opened on its own, as engine tasks do (X-1, X-3)."""
-        if self._core.before_writing is None:
-            return None
-        found = self._core.before_writing(self._core)
-        self._core.before_writing = None  # once a handle; `Table.writer` checks each time
-        return found
-
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
         """A reader of the shard's log; see `WalTailer`."""
         return WalTailer(self.log, start, fences=fences)
+
+
+def _check_writable(core: Core) -> TableSchema | None:
+    """Make a writer's checks for a shard opened on its own, as engine tasks do (X-1, X-3)."""
+    if core.before_writing is None:
+        return None
+    found = core.before_writing(core)
+    core.before_writing = None  # once a handle; `Table.writer` checks each time
+    return found
 
 
 def schema_for_writing(core: Core, base: Base | None = None) -> TableSchema:
@@ -267,6 +269,13 @@ def registered_writer(
     return opened
 
 
+def checking_writer(core: Core, shard: Shard, config: WriterConfig) -> ShardWriter:
+    """Claim the shard for a statement over several shards, which is open in it itself (P-8)."""
+    schema = _check_writable(core)
+    with core.opening(shard.id):
+        return unregistered_writer(core, shard, config, schema=schema, settles=False)
+
+
 def unregistered_writer(
     core: Core,
     shard: Shard,
@@ -275,11 +284,12 @@ def unregistered_writer(
     schema: TableSchema | None = None,
     crowd: WaiterGroup | None = None,
     only_left: bool = False,
+    settles: bool = True,
 ) -> ShardWriter:
     """Like `Shard.writer`, for upkeep that claims a shard only for a moment.
 
     It is not registered with the handle: checkpoints still flush through the user's own writer
-    (K-3).
+    (K-3). `settles=False`: for a statement that is open in the shard itself (P-8).
     """
     core.record_number()  # C-16: before the claim, which would fence the next table's writer
     if shard.is_routed:
@@ -302,6 +312,8 @@ def unregistered_writer(
     try:
         core.record_number()  # C-16: after the claim, which a drop that comes later fences
         core.record_wal_move(opened.site)
+        if settles:
+            settle_shard(core, opened)
     except BaseException:
         opened.close()
         raise

@@ -28,6 +28,7 @@ from weir.log.appender import WalAppender
 from weir.log.fence import claim_shard
 from weir.log.intake import Intake, Owns
 from weir.log.manifests import Manifests, State
+from weir.log.ownership import Claim
 from weir.log.site import ShardSite
 from weir.log.tags import Bounds, begin_at, follow_log
 from weir.search.memory import WriterIndexes
@@ -563,6 +564,11 @@ class ShardWriter:
     def has_ended(self) -> bool:
         """True once it is closed, fenced or stopped; while `close` runs it still has the shard."""
         return self._closed or self._state.ending.is_over
+
+    @property
+    def claim(self) -> Claim:
+        """What it found when it became the owner of the shard."""
+        return self._appender.claim
 
     @property
     def site(self) -> ShardSite:

@@ -7,7 +7,7 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from weir.errors import SealedShard
 from weir.format.sharding import Value
 from weir.routing.core import Core
 from weir.shard.request_builder import WriteSpec
+from weir.spark.deciding import write_whole
 from weir.spark.shard_sink import ShardSink, Token
 from weir.spark.staging import Staged, read_staged, restage
 from weir.spark.statement import ShardCheck, Statement, conflict
@@ -56,16 +57,18 @@ def publish(
     entry_bytes: int,
     asked: WriteSpec | None = None,
     statement: Statement | None = None,
-    decided: Callable[[], None] | None = None,
+    name: str | None = None,
 ) -> None:
-    """Write the rows of every shard; of a `statement`, or raise `CommitConflict` before the first.
+    """Write the rows of every shard; of a `statement` all, or raise `CommitConflict` with nothing
+    written. One with a `name` is done once, however often it is run.
 
-    `decided` is called when every shard is claimed and checked, before the first is written.
-
-    If another writer takes a shard over between check and write, the shard is claimed and checked
-    again. Shards written before that stay: all or nothing holds for each shard.
+    A statement over one shard is one entry, or one manifest commit. If another writer takes the
+    shard over between check and write, it is claimed and checked again.
     """
     core = writers.core
+    if statement is not None and (len(staged) > 1 or name is not None):
+        write_whole(writers, dict(staged), statement, entry_bytes=entry_bytes, name=name)
+        return
     shares = []
     for value, files in staged.items():
         check = None if statement is None else ShardCheck(core, value, statement)
@@ -79,8 +82,6 @@ def publish(
                 core.env.threads.map(_Share.prepare, shares, workers=WORKERS)
             except SealedShard as sealed:
                 raise conflict(core, f"the table was resharded ({sealed})") from sealed
-        if decided is not None:
-            decided()
         core.env.threads.map(_Share.write, shares, workers=WORKERS)
     finally:
         for share in shares:

@@ -31,6 +31,7 @@ from weir.format import paths
 from weir.format.sharding import Value
 from weir.routing.core import Core
 from weir.shard.request_builder import WriteSpec
+from weir.spark.deciding import is_done, name_of
 from weir.spark.layout import Layout
 from weir.spark.making import TableSpec, merge_columns, open_or_create
 from weir.spark.options import WRITE, canonical_options, check_options, write_spec_of
@@ -38,7 +39,6 @@ from weir.spark.places import Place, flag, number, resolved
 from weir.spark.publish import StagedRows, by_shard, publish
 from weir.spark.queries import require_own_numbers
 from weir.spark.replacing import Replaced, names_rows
-from weir.spark.reruns import NamedStatement
 from weir.spark.shard_sink import ENTRY_BYTES, ShardSink, Token
 from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.staging import Stage, Staged, remove_staged
@@ -204,15 +204,8 @@ class Sink:
         staged = by_shard(
             core, _files(messages), self.job, read=None if read is None else read.routing
         )
-        if read is not None and self.statement_id is not None:
-            named = NamedStatement(core, self.statement_id)
-            named.publish(
-                self.place.writers(),
-                staged,
-                read,
-                inserts=self.inserts,
-                entry_bytes=self.entry_bytes,
-            )
+        name = None if self.statement_id is None else name_of(core, self.statement_id)
+        if name is not None and is_done(core, name):
             _remove(core, staged, messages)
             return
         publish(
@@ -222,8 +215,10 @@ class Sink:
             entry_bytes=self.entry_bytes,
             asked=self.asked,
             statement=None if read is None else Statement(read.snapshot, token, self.inserts),
+            name=name,
         )
-        _remove(core, staged, messages)
+        if read is None or (name is None and len(staged) < 2):  # else reads may need them (P-8)
+            _remove(core, staged, messages)
 
     def replace(self, messages: Sequence[Message | None]) -> None:
         """On the driver: replace what the overwrite names by the staged rows."""
@@ -235,7 +230,7 @@ class Sink:
 
 def _require_named(core: Core, statement_id: str, statement: str | None) -> None:
     """`InvalidInput` for an empty id, and for one of a write that reads nothing of its target."""
-    NamedStatement(core, statement_id)
+    name_of(core, statement_id)
     if statement is None:
         raise InvalidInput(
             f"{core.uri}: option statementId has no effect on INSERT and other plain writes, and a"

@@ -13,11 +13,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from weir.errors import MissingEntry, StoreError
+from weir.errors import StoreError
 from weir.format import paths
 from weir.format.sharding import Value
+from weir.routing import statements
 from weir.routing.core import Core
-from weir.store.api import ObjectMissing, put_new
+from weir.store.api import put_new
 
 RESTAGED_BYTES: Final = 32 << 20
 """Bytes of one shard's rows in a file that the driver stages again: it holds all shards at once."""
@@ -32,6 +33,8 @@ class Staged:
     rows: int
     routing: int
     """The routing by which `value` was found: under another one the shard has other rows."""
+    bytes: int = 0
+    """Of its rows, as Arrow counts them."""
 
 
 class Stage:
@@ -64,7 +67,7 @@ class Stage:
 
     def _write(self, value: Value) -> None:
         batches = self._held.pop(value)
-        self._bytes.pop(value)
+        size = self._bytes.pop(value)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batches[0].schema) as writer:
             for batch in batches:
@@ -73,7 +76,7 @@ class Stage:
         path = paths.staged_path(self._job, name)
         put_new(self._core.store, path, memoryview(sink.getvalue()).cast("B"))
         rows = sum(batch.num_rows for batch in batches)
-        self._files.append(Staged(value, path, rows, self._record.routing_version))
+        self._files.append(Staged(value, path, rows, self._record.routing_version, size))
 
 
 def restage(core: Core, files: Sequence[Staged], job: str, partition: int) -> list[Staged]:
@@ -87,14 +90,7 @@ def restage(core: Core, files: Sequence[Staged], job: str, partition: int) -> li
 
 def read_staged(core: Core, staged: Staged) -> Iterator[pa.RecordBatch]:
     """The rows of a file, or `MissingEntry` when it was collected."""
-    try:
-        data = core.store.get(staged.path).data
-    except ObjectMissing:
-        raise MissingEntry(
-            f"{core.uri}/{staged.path}: staged rows of this job are gone; gc collects them after a"
-            " day. This shard was not written, others may have been. Run the job again"
-        ) from None
-    yield from pa.ipc.open_stream(data)
+    yield from statements.read_staged(core, staged.path)[1]
 
 
 def remove_staged(core: Core, staged: Sequence[Staged]) -> None:

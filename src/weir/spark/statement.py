@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import CommitConflict, InvalidInput, MissingEntry, SnapshotExpired
 from weir.format.keys import pk_type, pk_values
-from weir.format.schema import TOMBSTONE
 from weir.format.sharding import Value
 from weir.keys.keyset import KeySet
 from weir.lake.base import history
@@ -34,6 +32,7 @@ from weir.merge.merge import merge_lookup
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
+from weir.routing.statements import deletes_of, without_put_keys
 from weir.spark.shard_sink import Token
 
 LOOKUP_KEYS: Final = 10_000
@@ -50,23 +49,28 @@ class Statement:
     """Each row that the statement changes is also marked as deleted, so that a key which it only
     puts is meant to be a new one."""
 
-    def require_unchanged(self, core: Core, shard: UUID, keys: KeySet) -> None:
-        """`CommitConflict` when one of `keys` was written to the shard after the snapshot.
+    def require_unchanged(
+        self, core: Core, shard: UUID, keys: KeySet, through: int | None = None
+    ) -> None:
+        """`CommitConflict` when one of `keys` was written to the shard after the snapshot, up to
+        the fence of its owner, or to the end of its log.
 
         Called by the owner of the shard: no other writer gets in before the owner's own entry.
         """
-        after = next((c.wal_through for c in self.snapshot.cuts if c.shard == shard), 0)
+        cut = next((c for c in self.snapshot.cuts if c.shard == shard), None)
+        after = 0 if cut is None else cut.wal_through
         log = core.log(shard)
-        last = int(log.tip())
+        last = int(log.tip()) if through is None else through
         if last <= after:
             return
         if log.floors().wal > after:
             raise conflict(core, f"the log of shard {shard} was collected")
-        own = (self.token.app, self.token.version)
+        # What the snapshot held of a statement that was not in the log yet is no change since.
+        seen = {self.token.app, None if cut is None or cut.staged is None else cut.staged.app}
         key = core.record.primary_key
         try:
             for entry in WalTailer(log).read_range(after, last):
-                if entry.is_fence or own in entry.tokens:
+                if entry.is_fence or any(app in seen for app, _ in entry.tokens):
                     continue
                 for batch in entry.batches:
                     changed = keys.find(pk_values(batch, key))
@@ -158,7 +162,7 @@ class ShardCheck:
         """
         put: list[pa.RecordBatch] = []
         for batch in rows:
-            deletes = _deletes(batch)
+            deletes = deletes_of(batch)
             keys = pk_values(batch, self._key)
             self._all.add(keys)
             self._deletes.add(keys.filter(deletes))
@@ -185,20 +189,8 @@ class ShardCheck:
 
     def written(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows without deletes of keys that the statement also puts."""
-        deletes = _deletes(batch)
-        if not deletes.true_count:
-            return batch
-        there = np.zeros(batch.num_rows, np.bool_)
-        there[self._puts.find(pk_values(batch, self._key))] = True
-        gone = pc.and_(deletes, pa.array(there))
-        return batch.filter(pc.invert(gone))  # guard: P-7 test_statement
+        return without_put_keys(batch, self._puts, self._key)
 
-    def guard(self, shard: UUID) -> None:
+    def guard(self, shard: UUID, through: int | None = None) -> None:
         """`CommitConflict` when another writer changed one of the keys; see `Statement`."""
-        self._statement.require_unchanged(self._core, shard, self._all)
-
-
-def _deletes(batch: pa.RecordBatch) -> pa.BooleanArray:
-    if TOMBSTONE in batch.schema.names:
-        return batch.column(TOMBSTONE)
-    return pa.repeat(False, batch.num_rows)
+        self._statement.require_unchanged(self._core, shard, self._all, through)

@@ -22,7 +22,7 @@ from weir.errors import WeirError
 from weir.format.schema import TOMBSTONE
 from weir.format.sharding import Value
 from weir.routing.core import Core
-from weir.routing.shards import Shard
+from weir.routing.shards import Shard, checking_writer
 from weir.shard.large_batch import LargeBatch
 from weir.shard.writer import ShardWriter
 
@@ -74,6 +74,11 @@ class ShardWriters:
         """
         opened = self._shard(value).writer(self._config(limit, memtable=decides))
         return self._flushing(opened, value, limit)
+
+    def checker(self, value: Value, *, limit: int) -> ShardWriter:
+        """Claim that shard for a statement over several shards, which is open in it (P-8)."""
+        self.leave(value)
+        return checking_writer(self.core, self._shard(value), self._config(limit, memtable=False))
 
     def leave(self, value: Value) -> None:
         """Close the kept writer of that shard, if there is one."""

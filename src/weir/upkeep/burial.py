@@ -41,7 +41,7 @@ logger = logging.getLogger("weir.upkeep.drop")
 
 BATCH: Final = 1000
 """Objects per delete request."""
-_KEPT_FLOORS: Final[Sequence[FloorKind]] = ("wal", "manifest", "used")
+_KEPT_FLOORS: Final[Sequence[FloorKind]] = ("wal", "manifest", "used", "statement")
 """The other tells of a log on a store of its own, which the next table need not have."""
 
 
@@ -151,7 +151,8 @@ def remains(store: Store, listed: Sequence[Meta], graves: Sequence[ShardManifest
     for grave in graves:
         stay.add(paths.manifest_path(grave.shard_id, grave.version))
         floors += [f"{paths.floor_dir(grave.shard_id, kind)}/" for kind in _KEPT_FLOORS]
-    kept = (paths.table_chain() + "/", *floors)
+    # P-8: the marks of statements are numbers of their chain, so it goes on as well.
+    kept = (paths.table_chain() + "/", paths.statement_chain() + "/", *floors)
     return stay | {meta.path for meta in listed if meta.path.startswith(kept)}
 
 

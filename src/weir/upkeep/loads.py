@@ -37,6 +37,7 @@ from weir.read.snapshot import Snapshot
 from weir.read.survey import ShardSurvey, survey, survey_shard
 from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
+from weir.routing.finishing import finish
 from weir.upkeep.compact.claim import Claim
 from weir.upkeep.compact.jobs import Job
 from weir.upkeep.compact.run import compact
@@ -81,8 +82,10 @@ def load(
     during the load: nothing was loaded then. `UnknownOutcome` when this process slept for so long
     that the history of the base is gone, `StoreError` when the store gave no answer.
     """
-    if core.record.primary_key and not replaces:
-        fold_older(core, engine)
+    if core.record.primary_key:
+        finish(core)  # P-8: a statement that was decided before is older than what is loaded
+        if not replaces:
+            fold_older(core, engine)
     with without_compaction(core, "load") as claim:
         ended = close_logs(core) if replaces else ()
         base = core.lake.open_base()

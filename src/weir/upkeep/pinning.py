@@ -9,6 +9,7 @@ Keeps
   K-9  a writer of this handle is trusted only while its epoch is the manifest's
   P-6  the exactly-once batches known at the cut belong to it
   K-10 the routing is read before the pins and again after them: a cut is of one routing
+  P-8  so is the record of statements: a cut holds a statement in all of its shards or in none
   F-2  T is marked as used before anything names it
   W-3  a gap of fences alone is closed by a manifest, without a claim, a row or an SSTable
 """
@@ -44,7 +45,9 @@ from weir.records.checkpoints import Checkpoint, Scope
 from weir.records.cut import ShardCut
 from weir.records.holds import Holds
 from weir.records.marks import Marks
+from weir.records.statements import StatementRecords
 from weir.routing.core import CONCURRENCY, Core
+from weir.routing.finishing import finish
 from weir.shard.tokens import Tokens, merged
 from weir.shard.writer import ShardWriter
 from weir.types import Epoch, Position
@@ -94,6 +97,7 @@ def make(
     for _ in core.env.attempts():
         before = core.lake.open_base().version
         routing = core.refresh().routing_version
+        closed = finish(core).closed
         shards = tuple(pins())
         core.env.failpoint("checkpoint.pinned")
         # K-6: after every shard.
@@ -107,6 +111,12 @@ def make(
         if core.refresh().routing_version != routing:  # guard: K-10 simulator:cuts
             # K-10: rows of the new shards may be newer than their pins, or in none of them.
             last = PinOvertaken(f"the table was resharded while it was pinned (routing {routing})")
+            continue
+        latest = StatementRecords(core.store, core.env).load()
+        decided = any(one.is_decided for one in latest.of(core.record.table_id))
+        if decided or latest.closed != closed:  # guard: P-8 test_statements_over_shards
+            # P-8: its rows may be in some of the pinned logs, and not in others.
+            last = PinOvertaken("a statement was written while the shards were pinned")
             continue
         draft = Checkpoint(
             id=core.env.new_id(),

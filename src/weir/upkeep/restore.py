@@ -56,6 +56,7 @@ from weir.records.cut import ShardCut
 from weir.records.holds import Holds
 from weir.records.lineage import Lineage, Restored, append_lineage, read_lineage
 from weir.routing.core import Core
+from weir.routing.finishing import finish
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import pinning
@@ -111,6 +112,8 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
         core.env.failpoint("restore.held")
         lineage, undo = _announce(core, claim, target)
         core.env.failpoint("restore.announced")
+        # P-8: a statement that is proposed from now on sees the announcement, and gives up.
+        finish(core)  # guard: P-8 test_statements_over_shards
         claim.forget_progress()
         version = core.lake.restore(target.base_version, str(target.id))
         lineage = _announce_if_late(core, claim, lineage)

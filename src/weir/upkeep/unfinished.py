@@ -21,10 +21,12 @@ from weir.records.lineage import read_lineage
 from weir.records.resharding import read_resharding
 from weir.routing.core import Core
 
-Verb = Literal["checkpoint", "columns", "compact", "load", "move_wal", "reshard", "restore"]
+Verb = Literal[
+    "checkpoint", "columns", "compact", "load", "move_wal", "reshard", "restore", "statement"
+]
 
 _WAITS_FOR_RESTORE: Final = frozenset(
-    {"checkpoint", "columns", "compact", "load", "move_wal", "reshard"}
+    {"checkpoint", "columns", "compact", "load", "move_wal", "reshard", "statement"}
 )
 _WAITS_FOR_RESHARD: Final = frozenset({"restore"})
 

@@ -23,6 +23,7 @@ from weir.records.holds import Holds
 from weir.records.marks import Marks
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
+from weir.routing.finishing import finish
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.gc import records
@@ -147,6 +148,9 @@ def _run_tasks(job: GcRun) -> None:
     if "base" in job.kinds:
         with job.task("tags"):
             released = records.release_tags(job)
+    if not job.dry_run:
+        with job.task("statements"):
+            finish(job.core)
     if job.kinds & _SHARD_KINDS:
         with job.task("shards"):
             _record_finished(job, collect_shards(job))

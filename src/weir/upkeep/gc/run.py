@@ -15,6 +15,7 @@ from typing import Final
 
 from weir.errors import WeirError
 from weir.records.holds import Expired, HoldKind, Holds
+from weir.records.statements import OpenStatement, StatementRecords
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.gc.plan import Ages
@@ -47,6 +48,9 @@ class GcRun:
     workers: int = WORKERS
     progress: Progress | None = None
     veto: Veto | None = None
+    statements: tuple[OpenStatement, ...] = ()
+    """Those that were open when the pins were read: their staged rows stay, and so does every
+    entry of their shards, which tells what of them is in the log (P-8)."""
     _done: dict[str, int] = field(default_factory=dict)
     _total: dict[str, int] = field(default_factory=dict)
     _clocks: dict[str, float] = field(default_factory=dict)
@@ -61,6 +65,15 @@ class GcRun:
         """The kinds that hold others, as far as they were chosen."""
         every: tuple[HoldKind, ...] = ("checkpoints", "consumers")
         return [kind for kind in every if kind in self.kinds]
+
+    def look_for_statements(self) -> None:
+        """Read which statements are open: after the floors rose, or after old files were listed.
+
+        One that is proposed later claims its shards later, and so its entries are above every R
+        that this collection has seen.
+        """
+        latest = StatementRecords(self.core.store, self.core.env).load()
+        self.statements = latest.of(self.core.record.table_id)
 
     def clock(self, store: Store) -> float:
         """That store's time, read once, before the first of its logs is listed (G-3)."""

@@ -93,6 +93,7 @@ def _collect_wave(visits: list[Visit], job: GcRun) -> None:
     # K-1b for all shards at once: every floor is raised. A checkpoint whose record is not found
     # here is recorded later, and sees these floors.
     pins = job.holds.pins(job.expired)
+    job.look_for_statements()
     # A restore may have named SSTables again that only a checkpoint held. If that checkpoint is
     # already gone from the pins, the manifest read after them is the restored one.
     visits = _read(job, visits, lambda visit, state: visit.decide(pins, state))

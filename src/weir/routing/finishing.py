@@ -1,0 +1,76 @@
+"""Finishes what statements over several shards left open: one way for upkeep, reruns and others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from weir.errors import SealedShard
+from weir.records.statements import OpenStatement, Share, StatementRecords, Statements
+from weir.routing.core import CONCURRENCY, Core
+from weir.routing.shards import Shard, unregistered_writer
+from weir.routing.statements import PATIENCE_SECONDS, raise_mark
+
+logger = logging.getLogger("weir.routing")
+
+
+def finish(core: Core, concerns: Callable[[OpenStatement], bool] = lambda _: True) -> Statements:
+    """Wait shortly for the statements that are open now, then abort or complete them.
+
+    Returns the latest record. One list when none is open.
+    """
+    records, clock = StatementRecords(core.store, core.env), core.env.clock
+    latest, table = records.load(), core.record.table_id
+    waiting = {one.id for one in latest.of(table) if concerns(one)}
+    until = clock.boottime() + PATIENCE_SECONDS
+    pause = 0.02
+    while True:
+        left = [one for one in latest.of(table) if one.id in waiting]
+        if not left:
+            return latest
+        if clock.boottime() < until:
+            clock.sleep(pause)
+            pause = min(2 * pause, 0.3)
+        else:
+            for one in left:
+                if one.is_decided:
+                    complete(core, one)
+                else:
+                    logger.warning("statement.aborted table=%s id=%s", core.uri, one.id)
+                    if records.abort(one):
+                        end_marks(core, one)
+        latest = records.load()
+
+
+def complete(core: Core, one: OpenStatement) -> None:
+    """Put a decided statement into every log that it is not in yet, and close it."""
+    config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
+
+    def put(share: Share) -> None:
+        shard = Shard(core, share.shard, share.value, is_routed=False)
+        try:
+            with core.opening(share.shard):
+                unregistered_writer(core, shard, config).close()  # its owner settles it
+        except SealedShard:
+            return  # settled by the claim that sealed it
+
+    core.env.threads.map(put, list(one.shares), workers=CONCURRENCY)
+    core.env.failpoint("statement.completed")
+    close(core, one)
+
+
+def close(core: Core, one: OpenStatement) -> None:
+    """Record that the statement is in every log."""
+    StatementRecords(core.store, core.env).close(one)
+    logger.info("statement.done table=%s id=%s shards=%d", core.uri, one.id, len(one.shares))
+    end_marks(core, one)
+
+
+def end_marks(core: Core, one: OpenStatement) -> None:
+    """Tell readers and owners of its shards that the statement is over. Others do it later."""
+    core.env.threads.map(
+        lambda share: raise_mark(core, share.shard, one.mark + 1),
+        list(one.shares),
+        workers=CONCURRENCY,
+    )

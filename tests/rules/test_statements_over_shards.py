@@ -1,0 +1,345 @@
+"""P-8: a statement over several shards beside everything else. The deaths are in tests/crash."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+import weir
+from tests.crash.test_statement_deaths import AFTER, BEFORE, KEYS, make, rows_of, update
+from tests.support.tables import count_requests
+from weir.env import Env
+from weir.errors import CommitConflict, NotAWeirTable, WeirError
+from weir.log.floors import Floors
+from weir.read import snapshot as snapshots
+from weir.records.statements import StatementRecords
+from weir.routing import finishing, statements
+from weir.routing.core import Core
+from weir.shard.writer import ShardWriter
+from weir.spark import deciding
+from weir.spark.snapshots import RoutedSnapshot
+from weir.upkeep.gc import collect
+
+STEPS = ["proposed", "marked", "checked", "decided", "piece"]
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(finishing, "PATIENCE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> weir.Table:
+    return make(str(tmp_path / "t"))
+
+
+def at(table: weir.Table, step: str, act: Callable[[], object]) -> weir.Table:
+    """The table as a driver has it, and `act` is called when a statement of it reaches a step."""
+    done: list[str] = []
+
+    def reached(name: str) -> None:
+        if name == f"statement.{step}" and not done:
+            done.append(name)
+            act()
+
+    return weir.open(table.uri, env=Env(failpoint=reached))
+
+
+def open_statements(table: weir.Table) -> int:
+    return len(StatementRecords(table.core.store, table.core.env).load().open)
+
+
+def shard_of(table: weir.Table, key: int) -> UUID:
+    ((value, _),) = table.core.router.split(pa.RecordBatch.from_pylist([{"id": key}]))
+    return table.core.route(value)
+
+
+def put_natively(table: weir.Table, row: dict[str, int], *, flush: bool = False) -> None:
+    """As a program that knows nothing of statements: claim, replay, write."""
+    core = weir.open(table.uri).core
+    site = core.log(shard_of(table, row["id"])).current_site()
+    with ShardWriter.open(site, schema=core.schema(), lake=core.lake) as writer:
+        writer.put([row])
+        if flush:
+            writer.flush()
+
+
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("step", ["checked", "decided"])
+def test_p8_a_later_row_of_a_native_program_wins_and_the_rest_of_the_statement_counts(
+    table: weir.Table, step: str, flush: bool
+) -> None:
+    later = {"id": 3, "n": 50}
+    expected = AFTER | {3: 50}
+    shown: list[dict[int, int]] = []
+
+    def native() -> None:
+        put_natively(table, later, flush=flush)
+        shown.append(rows_of(weir.open(table.uri)))
+
+    update(at(table, step, native))
+    assert shown == [expected if step == "decided" else BEFORE | {3: 50}]
+    assert rows_of(weir.open(table.uri)) == expected
+    assert not open_statements(table)
+
+
+@pytest.mark.parametrize("step", ["proposed", "marked", "checked"])
+def test_p8_a_writer_that_looks_aborts_an_undecided_statement_which_then_sees_its_row(
+    table: weir.Table, step: str
+) -> None:
+    def look() -> None:
+        with weir.open(table.uri).writer() as writer:
+            writer.update([{"id": key, "n": 5} for key in KEYS])
+
+    with pytest.raises(CommitConflict, match="was written after"):
+        update(at(table, step, look))
+    assert rows_of(weir.open(table.uri)) == dict.fromkeys(KEYS, 5)
+    assert not open_statements(table)
+
+
+def test_p8_a_writer_that_looks_sees_a_decided_statement(table: weir.Table) -> None:
+    def look() -> None:
+        with weir.open(table.uri).writer() as writer:
+            writer.update([{"id": key, "n": 5} for key in AFTER])
+
+    update(at(table, "decided", look))
+    assert rows_of(weir.open(table.uri)) == dict.fromkeys(AFTER, 5)
+    assert not open_statements(table)
+
+
+def test_p8_a_statement_that_was_aborted_for_rows_of_others_is_proposed_again(
+    table: weir.Table,
+) -> None:
+    def beside() -> None:
+        with weir.open(table.uri).writer() as writer:
+            writer.insert([{"id": 500 + key, "n": 7} for key in KEYS])
+
+    update(at(table, "checked", beside))
+    assert rows_of(weir.open(table.uri)) == AFTER | {500 + key: 7 for key in KEYS}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_p8_of_two_statements_that_read_the_same_one_counts(table: weir.Table, step: str) -> None:
+    read = RoutedSnapshot.take(table)
+    lost: list[CommitConflict] = []
+
+    def second() -> None:
+        try:
+            update(weir.open(table.uri), read=read)
+        except CommitConflict as conflict:
+            lost.append(conflict)
+
+    try:
+        update(at(table, step, second), read=read)
+    except CommitConflict as conflict:
+        lost.append(conflict)
+    assert len(lost) == 1
+    assert rows_of(weir.open(table.uri)) == AFTER
+    assert not open_statements(table)
+
+
+def test_p8_a_reader_beside_statements_never_sees_a_half(table: weir.Table) -> None:
+    over = threading.Event()
+    wrong: list[dict[int, int]] = []
+
+    def read(reader: weir.Table) -> None:
+        while not over.is_set():
+            found = rows_of(reader)
+            generations = {key // 100 for key in found}
+            if (
+                len(generations) != 1
+                or len(found) != len(KEYS)
+                or set(found.values()) != {next(iter(generations))}
+            ):
+                wrong.append(found)
+
+    readers = [threading.Thread(target=read, args=(weir.open(table.uri),)) for _ in range(2)]
+    for thread in readers:
+        thread.start()
+    try:
+        for turn in range(1, 6):
+            update(weir.open(table.uri), below=100 * turn)
+            if turn % 2:
+                weir.open(table.uri).gc(min_age=0)
+    finally:
+        over.set()
+        for thread in readers:
+            thread.join()
+    assert not wrong
+    assert rows_of(weir.open(table.uri)) == {key + 500: 5 for key in KEYS}
+
+
+@pytest.mark.parametrize("ends_at", ["applied", "closed"])
+def test_p8_a_read_starts_over_if_a_statement_was_written_between_two_of_its_shards(
+    table: weir.Table, monkeypatch: pytest.MonkeyPatch, ends_at: str
+) -> None:
+    reader, walk = weir.open(table.uri), snapshots._walk
+    begun: list[bool] = []
+
+    def walked(core: Core, shard: UUID, *, tail: bool) -> object:
+        found = walk(core, shard, tail=tail)
+        if core is reader.core and not begun:
+            begun.append(True)
+            with monkeypatch.context() as patch:
+                if ends_at == "applied":  # its driver dies before it records that
+                    patch.setattr(deciding, "close", lambda core, one: None)
+                update(weir.open(table.uri))
+        return found
+
+    monkeypatch.setattr(snapshots, "_walk", walked)
+    assert rows_of(reader) == AFTER
+    assert begun
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda table: table.gc(min_age=0),
+        lambda table: table.compact(),
+        lambda table: table.checkpoint("all"),
+        lambda table: table.checkpoint("durable"),
+    ],
+    ids=["gc", "compact", "checkpoint", "durable checkpoint"],
+)
+def test_p8_upkeep_in_the_middle_leaves_a_statement_whole(
+    table: weir.Table, step: str, act: Callable[[weir.Table], object]
+) -> None:
+    kept: list[object] = []
+    update(at(table, step, lambda: kept.append(act(weir.open(table.uri)))))
+    assert rows_of(weir.open(table.uri)) == AFTER
+    if isinstance(kept[0], weir.Checkpoint):
+        found = weir.open(table.uri).scan(checkpoint=kept[0]).to_table().to_pylist()
+        pinned = {row["id"]: row["n"] for row in found}
+        assert pinned == (AFTER if step in ("decided", "piece") else BEFORE)
+    assert not open_statements(table)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_p8_a_restore_in_the_middle_ends_a_statement_for_good(table: weir.Table, step: str) -> None:
+    kept = table.checkpoint("all")
+    driver = at(table, step, lambda: weir.open(table.uri).restore(kept))
+    if step in ("decided", "piece"):
+        update(driver)
+    else:
+        with pytest.raises(CommitConflict, match="restored"):
+            update(driver)
+    assert rows_of(weir.open(table.uri)) == BEFORE
+    assert not open_statements(table)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_p8_a_reshard_in_the_middle_is_a_conflict_or_finds_a_whole_statement(
+    table: weir.Table, step: str
+) -> None:
+    driver = at(table, step, lambda: weir.open(table.uri).reshard(weir.Bucket("id", 3)))
+    if step in ("decided", "piece"):
+        update(driver)
+    else:
+        with pytest.raises(CommitConflict, match="resharded"):
+            update(driver)
+    assert rows_of(weir.open(table.uri)) == (AFTER if step in ("decided", "piece") else BEFORE)
+    assert not open_statements(table)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_p8_a_drop_in_the_middle_leaves_nothing_to_the_next_table(
+    tmp_path: Path, table: weir.Table, step: str
+) -> None:
+    driver = at(table, step, lambda: weir.drop(table.uri))
+    try:
+        update(driver)
+    except WeirError as gone:
+        assert isinstance(gone, NotAWeirTable | CommitConflict), gone  # noqa: PT017
+    again = make(table.uri)
+    assert rows_of(weir.open(table.uri)) == BEFORE
+    update(weir.open(again.uri))
+    assert rows_of(weir.open(table.uri)) == AFTER
+
+
+class Died(Exception):
+    """The driver."""
+
+
+def die() -> None:
+    raise Died
+
+
+def test_p8_gc_keeps_what_tells_which_rows_of_a_statement_count(
+    table: weir.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Died):
+        update(at(table, "decided", die))
+    put_natively(table, {"id": 3, "n": 50}, flush=True)
+    monkeypatch.setattr(collect, "finish", lambda core: None)  # cannot reach a store, say
+    monkeypatch.setattr("weir.upkeep.gc.records.LEFTOVERS", {"_weir/staging": 0.0})
+    report = weir.open(table.uri).gc(min_age=0, fence_retention="10m")
+    assert not report.errors
+    assert rows_of(weir.open(table.uri)) == AFTER | {3: 50}
+    monkeypatch.undo()
+    monkeypatch.setattr(finishing, "PATIENCE_SECONDS", 0.0)
+    weir.open(table.uri).gc(min_age=0)
+    assert rows_of(weir.open(table.uri)) == AFTER | {3: 50}
+    assert not open_statements(table)
+
+
+def test_p8_a_statement_of_rows_that_were_staged_a_day_ago_is_refused(
+    table: weir.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.records.statements.STAGED_SECONDS_MAX", -1.0)
+    with pytest.raises(CommitConflict, match="almost a day ago"):
+        update(weir.open(table.uri))
+    assert rows_of(weir.open(table.uri)) == BEFORE
+    assert not open_statements(table)
+
+
+def test_p8_what_fails_after_the_decision_is_no_failure(table: weir.Table) -> None:
+    """The statement is in the table for every read; the next writer of a shard puts it there."""
+
+    def broken() -> None:
+        raise CommitConflict("the store went away")
+
+    update(at(table, "piece", broken))
+    assert rows_of(weir.open(table.uri)) == AFTER
+
+
+def test_p8_a_mark_that_nobody_closed_is_closed_by_the_next_owner(table: weir.Table) -> None:
+    with pytest.raises(Died):
+        update(at(table, "marked", die))
+    for shard in table.shards():
+        assert Floors(shard.site).load().statement % 2 == 0
+        shard.writer().close()
+        assert Floors(shard.site).load().statement % 2 == 1
+    assert not open_statements(table)
+
+
+def costs(uri: str) -> dict[str, int]:
+    """Requests of a handle that has read before: a read, opening a shard, a put."""
+    weir.open(uri).checkpoint("all")  # nothing is left to replay
+    table = weir.open(uri)
+    store = count_requests(table)
+    found = {}
+    for _ in range(3):
+        store.reset()
+        table.count()
+        found["read"] = store.requests
+    store.reset()
+    with table.shards()[0].writer() as writer:
+        found["open"] = store.requests
+        store.reset()
+        key = next(k for k in range(1000, 2000) if shard_of(table, k) == writer.site.shard)
+        writer.put([{"id": key, "n": 0}])
+        found["put"] = store.requests
+    return found
+
+
+def test_p8_reads_and_writers_pay_nothing_for_statements_that_are_over(table: weir.Table) -> None:
+    costs(table.uri)
+    before = costs(table.uri)
+    update(weir.open(table.uri))
+    assert open_statements(table) == 0
+    assert costs(table.uri) == before
