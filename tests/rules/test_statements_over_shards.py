@@ -15,12 +15,14 @@ from weir.env import Env
 from weir.errors import CommitConflict, NotAWeirTable, WeirError
 from weir.log.floors import Floors
 from weir.read import snapshot as snapshots
+from weir.records.cut import ShardCut
 from weir.records.statements import StatementRecords
 from weir.routing import finishing, statements
 from weir.routing.core import Core
 from weir.shard.writer import ShardWriter
 from weir.spark import deciding
 from weir.spark.snapshots import RoutedSnapshot
+from weir.upkeep import pinning
 from weir.upkeep.gc import collect
 
 STEPS = ["proposed", "marked", "checked", "decided", "piece"]
@@ -65,6 +67,7 @@ def put_natively(table: weir.Table, row: dict[str, int], *, flush: bool = False)
     with ShardWriter.open(site, schema=core.schema(), lake=core.lake) as writer:
         writer.put([row])
         if flush:
+            writer.put([row])  # the entry before is below R, so gc could collect it
             writer.flush()
 
 
@@ -219,6 +222,25 @@ def test_p8_upkeep_in_the_middle_leaves_a_statement_whole(
     assert not open_statements(table)
 
 
+def test_p8_a_checkpoint_is_taken_again_if_a_statement_came_between_two_pins(
+    table: weir.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker, pin = weir.open(table.uri), pinning._durable_pin
+    begun: list[bool] = []
+
+    def pinned(core: Core, shard: UUID) -> ShardCut | None:
+        found = pin(core, shard)
+        if not begun:
+            begun.append(True)
+            update(weir.open(table.uri))
+        return found
+
+    monkeypatch.setattr(pinning, "_durable_pin", pinned)
+    kept = maker.checkpoint("durable")
+    rows = weir.open(table.uri).scan(checkpoint=kept).to_table().to_pylist()
+    assert {row["id"]: row["n"] for row in rows} == AFTER
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_p8_a_restore_in_the_middle_ends_a_statement_for_good(table: weir.Table, step: str) -> None:
     kept = table.checkpoint("all")
@@ -228,6 +250,21 @@ def test_p8_a_restore_in_the_middle_ends_a_statement_for_good(table: weir.Table,
     else:
         with pytest.raises(CommitConflict, match="restored"):
             update(driver)
+    assert rows_of(weir.open(table.uri)) == BEFORE
+    assert not open_statements(table)
+
+
+def test_p8_a_statement_that_was_decided_after_the_way_back_was_made_is_restored_away(
+    table: weir.Table,
+) -> None:
+    kept = table.checkpoint("all")
+
+    def beside(step: str) -> None:
+        if step == "restore.begun":
+            with pytest.raises(Died):
+                update(at(table, "decided", die))
+
+    weir.open(table.uri, env=Env(failpoint=beside)).restore(kept)
     assert rows_of(weir.open(table.uri)) == BEFORE
     assert not open_statements(table)
 
