@@ -53,7 +53,6 @@ from weir.shard.ack import Ack, DoneCallback, release, rows_of, run_callbacks
 from weir.shard.decide import decide_run
 from weir.shard.ending import Ending, internal
 from weir.shard.flush import Flusher
-from weir.shard.lookups import Lookups
 from weir.shard.outages import retry_outage
 from weir.shard.state import EntrySlot, WriterState, fail
 from weir.shard.stats import writer_stats
@@ -78,13 +77,11 @@ class Committer:
         intake: Intake,
         appender: WalAppender,
         flusher: Flusher | None,
-        lookups: Lookups | None,
     ) -> None:
         self.intake = intake
         self._state = state
         self._appender = appender
         self._flusher = flusher
-        self._lookups = lookups
         self._env = state.env
         threads = state.env.threads
         self._right = threads.lock()
@@ -463,19 +460,18 @@ class Committer:
     def _decide(self, run: Sequence[Ack]) -> None:
         """Decide those writes together and book the rows that result (O-2)."""
         state = self._state
-        memtables, lookups = state.memtables, self._lookups
+        memtables = state.memtables
         assert memtables is not None, "M-2: a WAL-only writer does not look"
-        assert lookups is not None, "a writer that decides looks up"
         decisions = [(ack, ack.decision) for ack in run if ack.decision is not None]
         with state.lock:
             there = [(ack, decision) for ack, decision in decisions if not ack.done]
-        unknown = [decision for _, decision in there if decision.found is None]
-        if unknown:
-            lookups.look(unknown)
-        with state.lock:
             fresh = [d for _, d in there if d.is_current(memtables)]
             since = memtables.since(min((d.found.mark for d in fresh if d.found), default=None))
-        decide_run(fresh, since, self.intake, self._env.limits)
+        try:
+            decide_run(fresh, since, self.intake, self._env.limits)
+        except WeirError as error:  # guard: M-7 test_looking
+            for decision in fresh:
+                decision.refuse(error)
         with state.lock:
             # guard: O-2 last test_looking
             if state.failure is not None or any(ack.done for ack, _ in there):
@@ -826,4 +822,7 @@ def release_gate(ack: Ack) -> None:
 
 
 def _batch_of(ack: Ack) -> int | None:
-    return None if ack.shaped is None else id(ack.shaped.batch)
+    # One that was refused meanwhile may still have rows, of a decision that was interrupted.
+    return (
+        None if ack.shaped is None or ack.done else id(ack.shaped.batch)
+    )  # guard: F-16 test_looking

@@ -63,8 +63,10 @@ class ConditionalWrites:
                 self._prove(request, ack, wait=wait)
                 return _answer(request)
             except WeirError as error:
-                if isinstance(error, Backpressure | InvalidInput | KeyConflict):
+                if isinstance(error, InvalidInput | KeyConflict):
                     raise
+                if isinstance(error, Backpressure):
+                    raise with_rows(error, request.given, sent=False) from error.__cause__
                 raise with_rows(error, request.given) from error.__cause__
         return _answer(request)
 
@@ -123,7 +125,7 @@ class ConditionalWrites:
         nbytes = _size_of(request, self._intake)
         while True:
             ack = Ack(self._committer, (), rows=0, nbytes=nbytes)
-            ack.decision = decision = self._lookups.begin(request)
+            ack.decision = decision = self._lookups.of(request)
             if taken is not None:
                 taken.append(ack)
             if noted is not None:

@@ -324,6 +324,11 @@ class Decision:
         self.is_stale = memtables.oldest.generation > self.found.mark.generation
         return not self.is_stale
 
+    def refuse(self, error: WeirError) -> None:
+        """Write no rows: this is what its caller gets."""
+        self.request.forget()
+        self.request.error, self.nbytes = error, 0
+
     @property
     def piece(self) -> Shaped | None:
         """The rows that were decided, as a part of a shared batch."""
@@ -350,10 +355,13 @@ def decide_run(
     written: list[pa.RecordBatch] = []
     looked = [(decision, decision.found) for decision in decisions if decision.found is not None]
     for _, alike in groupby(looked, key=lambda d: (tuple(d[0].columns), d[1].alive is None)):
-        run = list(alike)
-        _decide_alike(run, [*since, *written], intake)
+        run, fits = list(alike), False
+        while not fits:  # guard: O-2 test_looking
+            _decide_alike(run, [*since, *written], intake)
+            # One that is refused now was seen by those after it: they are decided again.
+            left = [one for one in run if _measure(one[0], intake, limits)]
+            fits, run = len(left) == len(run), left
         for decision, _ in run:
-            _measure(decision, intake, limits)
             written += decision.rows
 
 
@@ -384,8 +392,8 @@ def _decide_alike(
     decide_all(runs, newest, intake)
 
 
-def _measure(decision: Decision, intake: Intake, limits: Limits) -> None:
-    """Note the size of the rows, or refuse rows that do not fit one entry (F-15)."""
+def _measure(decision: Decision, intake: Intake, limits: Limits) -> bool:
+    """Note the size of the rows; False for rows that do not fit one entry, refused here (F-15)."""
     request = decision.request
     piece = request.piece
     nbytes = sum(map(intake.size_of, request.rows)) if piece is None else piece.nbytes
@@ -393,10 +401,10 @@ def _measure(decision: Decision, intake: Intake, limits: Limits) -> None:
         try:
             nbytes = intake.fit(decision.rows, limits)
         except WeirError as error:
-            request.forget()
-            request.error = error
-            nbytes = 0
+            decision.refuse(error)
+            return False
     decision.nbytes = nbytes
+    return True
 
 
 def key_columns(steps: Sequence[Step], schema: TableSchema) -> pa.Table:

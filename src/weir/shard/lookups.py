@@ -1,10 +1,10 @@
-"""Looks up the newest rows for conditional writes.
+"""Looks up the newest rows for conditional writes, in the callers' threads.
 
-The requests of one entry are looked up at once, by the thread that commits it: a lookup lists the
-base, whose latest version has the rule by which rows expire, and searches the MemTables, which is
-the same work for one key and for a few dozen. Where that takes longer than an entry may wait, since
-the base is far or its files must be read, callers look up by themselves before their requests are
-queued. `Pace` tells the two apart by the latest lookups.
+A lookup lists the base, whose latest version has the rule by which rows expire, and searches the
+MemTables, the SSTables and the base: nothing that the commit thread may wait for. Few keys cost
+what one costs, so whoever arrives while a lookup runs waits for its end, and the first of those
+looks up the keys of all. An interrupted lookup leaves nothing behind: each caller that it had taken
+along looks by itself.
 
 Keeps
   O-2  where rows begin that come later is noted before anything is read
@@ -12,24 +12,21 @@ Keeps
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
 
-from weir.errors import WeirError
 from weir.log.intake import Intake
 from weir.shard.decide import Decision, Found, key_columns
-from weir.shard.ending import internal
 from weir.shard.memtable import Mark, MemTables
 from weir.shard.own_reads import OwnReads
 from weir.shard.request import Request, ScannedRows
 from weir.shard.state import WriterState
-from weir.shard.turns import Pace
 
-COMMITTER_KEYS: Final = 64
-"""Most keys of a request that the committing thread looks up."""
+SHARED_KEYS: Final = 64
+"""Most keys of a lookup that is shared."""
 
 
 class Lookups:
@@ -42,32 +39,39 @@ class Lookups:
         self._memtables = memtables
         self._intake = intake
         self._reads = reads
-        self._pace = Pace()
+        self._looking = state.env.threads.lock()
+        self._waiting: deque[Decision] = deque()
 
-    def begin(self, request: Request) -> Decision:
-        """The request, to be decided; looked up here unless the committing thread can do it."""
+    def of(self, request: Request) -> Decision:
+        """The request with its rows, to be decided."""
         decision = Decision(request, self._columns_of(request), _distinct_keys(request))
         # A scan found its rows already; used once, since the rows may be lost.
         seen, request.seen = request.seen, None
         if seen is not None:
             self._keep(decision, seen)
-        is_left_to_committer = self._pace.is_quick and len(decision.keys) <= COMMITTER_KEYS
-        if decision.found is None and not is_left_to_committer:
+        if decision.found is None and len(decision.keys) > SHARED_KEYS:
             self._look([decision])
-        if decision.found is not None:
-            self._state.env.failpoint("looking.looked")
+        elif decision.found is None:
+            self._share(decision)
+        self._state.env.failpoint("looking.looked")
         return decision
 
-    def look(self, decisions: Sequence[Decision]) -> None:
-        """Look up the rows of requests that are on their way; an error is that of its request."""
-        for _, alike in groupby(decisions, key=lambda decision: decision.columns):
-            group = list(alike)
-            try:
-                self._look(group)
-            except Exception as error:  # noqa: BLE001  M-7: the writer goes on
-                for decision in group:
-                    ours = error if isinstance(error, WeirError) else internal(error)
-                    decision.request.error = ours
+    def _share(self, decision: Decision) -> None:
+        self._waiting.append(decision)
+        with self._looking:
+            if decision.found is not None:
+                return
+            group, keys = [decision], len(decision.keys)
+            for _ in range(len(self._waiting)):
+                other = self._waiting.popleft()
+                if other is decision or other.found is not None:
+                    continue
+                keys += len(other.keys)
+                if keys <= SHARED_KEYS and other.columns == decision.columns:
+                    group.append(other)
+                else:
+                    self._waiting.append(other)
+            self._look(group)  # M-7: if it fails, the others look by themselves
 
     def _columns_of(self, request: Request) -> list[str]:
         """The key, and the columns that the verbs of the request read."""
@@ -87,17 +91,15 @@ class Lookups:
 
     def _look(self, group: Sequence[Decision]) -> None:
         """Look up the keys of all of them at once."""
-        first, clock = group[0], self._state.env.clock
+        first = group[0]
         keys = first.keys
         if len(group) > 1:
             keys = list(dict.fromkeys(key for decision in group for key in decision.keys))
-        began = clock.boottime()
         with self._state.lock:
             mark = self._memtables.mark()
         rows, alive = self._reads.lookup(
             keys, lambda: _distinct(group, keys, self._intake), first.columns
         )
-        self._pace.record_latency(clock.boottime() - began)
         found = Found(rows, alive, mark)
         for decision in group:
             decision.found = found

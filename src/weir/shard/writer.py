@@ -106,12 +106,10 @@ class ShardWriter:
         else:
             self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)
             self._reads = OwnReads(state, memtables, appender, schema, lake, indexes, belongs)
-        lookups = None
+        self._committer = Committer(state, self.intake, appender, self._flusher)
+        self.puts = Puts(state, self.intake, self._committer)
         if memtables is not None and self._reads is not None and self._keyed:
             lookups = Lookups(state, memtables, self.intake, self._reads)
-        self._committer = Committer(state, self.intake, appender, self._flusher, lookups)
-        self.puts = Puts(state, self.intake, self._committer)
-        if self._reads is not None and lookups is not None:
             self._conditional = ConditionalWrites(
                 state, self.intake, self._reads, lookups, self._committer
             )
