@@ -4,10 +4,12 @@ O-1 the log holds whole rows; O-2 a decision sees every row accepted before it a
 it fails with the rows it rests on; O-4 it fails with its owner; O-5 its outcome can be resolved.
 """
 
+import itertools
 import pickle
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ from tests.support.one_shard import (
 )
 from tests.support.threads import Caller
 from weir.config import WriterConfig
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, Limits
 from weir.errors import (
     Backpressure,
     FencedError,
@@ -43,17 +45,12 @@ from weir.shard.decide import decide_run
 from weir.shard.own_reads import OwnReads
 from weir.shard.request import WriteCounts
 from weir.shard.request_builder import WriteSpec
+from weir.shard.state import WriterState
 from weir.shard.writer import ShardWriter
 from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore
 
 BUFFERED = WriterConfig(durable_write=False, max_wal_flush_interval="1h")
-
-
-@pytest.fixture(autouse=True)
-def callers_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers look up by themselves, as on a slow store: other calls can come in between."""
-    monkeypatch.setattr("weir.shard.lookups.COMMITTER_KEYS", 0)
 
 
 def row(key: int, value: int | None) -> dict[str, int | None]:
@@ -264,59 +261,112 @@ def test_o2_updates_of_one_key_are_decided_at_once_and_each_told_of_its_own() ->
         assert have(writer) == {1: 1, 4: 7, 9: 9}
 
 
-def test_o2_requests_of_one_entry_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weir.shard.lookups.COMMITTER_KEYS", 64)
-    writer, gate, first = held()
-    asked: list[list[Any]] = []
-    lookup = OwnReads.lookup
-
-    def count(reads: OwnReads, keys: Any, *rest: Any) -> Any:
-        asked.append(sorted(keys))
-        return lookup(reads, keys, *rest)
-
-    monkeypatch.setattr(OwnReads, "lookup", count)
-    with writer:
-        late = []
-        for key in (1, 4, 5, 1):
-            rows = [{"k": key, "v": 7}]
-            late.append(Caller(lambda rows=rows: writer.update(rows, missing="insert")))
-            waiting(writer, 1 + len(late))
-        gate.release()
-        first.result()
-        told = [caller.result() for caller in late]
-        assert asked == [[1, 4, 5]]
-        assert [t.updated for t in told] == [1, 0, 0, 1]
-        assert have(writer) == {1: 7, 4: 7, 5: 7, 9: 9}
-
-
-def test_m7_a_lookup_that_fails_in_the_commit_thread_fails_its_requests_alone(
+def test_o2_callers_that_arrive_during_a_lookup_share_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weir.shard.lookups.COMMITTER_KEYS", 64)
-    writer, gate, first = held()
-    lookup = OwnReads.lookup
+    asked: list[list[Any]] = []
+    lookup, arrived, go_on = OwnReads.lookup, threading.Event(), threading.Event()
 
-    def fail(reads: OwnReads, keys: Any, *rest: Any) -> Any:
-        del reads, keys, rest
-        raise StoreError("the base cannot be listed")
+    def look(reads: OwnReads, keys: Any, *rest: Any) -> Any:
+        asked.append(sorted(keys))
+        if len(asked) == 1:
+            arrived.set()
+            go_on.wait(10)
+        return lookup(reads, keys, *rest)
+
+    with open_writer(site_on(MemoryStore())) as writer:
+        writer.put([row(1, 1)])
+        monkeypatch.setattr(OwnReads, "lookup", look)
+        first = Caller(lambda: writer.update([row(1, 2)]))
+        arrived.wait(10)
+        late = [
+            Caller(lambda key=key: writer.update([row(key, 7)], missing="insert"))
+            for key in (1, 4, 5)
+        ]
+        while len(writer._conditional._lookups._waiting) < len(late):  # type: ignore[union-attr]
+            pass
+        go_on.set()
+        first.result()
+        told = [caller.result() for caller in late]
+        assert asked == [[1], [1, 4, 5]]
+        assert [t.updated for t in told] == [1, 0, 0]
+        assert have(writer) == {1: 7, 4: 7, 5: 7}
+
+
+def test_m7_a_decision_that_cannot_be_made_fails_its_requests_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer, gate, first = held()
+
+    def fail(*_: Any) -> None:
+        raise StoreError("the store's clock cannot be read")
 
     with writer:
-        monkeypatch.setattr(OwnReads, "lookup", fail)
         update = Caller(lambda: writer.update([row(1, 5)]))
         waiting(writer, 2)
         put = Caller(lambda: writer.put([row(2, 2)]))
         waiting(writer, 3)
+        monkeypatch.setattr(commit, "decide_run", fail)
+        writer.put([row(3, 3)], wait=False)
         gate.release()
         first.result()
         put.result()
-        with pytest.raises(StoreError, match="cannot be listed") as failed:
+        with pytest.raises(StoreError, match="clock cannot be read") as failed:
             update.result()
         assert [batch.to_pylist() for batch in failed.value.not_written] == [
             [{"k": 1, "v": 5, "_tombstone": False}]
         ]
-        monkeypatch.setattr(OwnReads, "lookup", lookup)
+        monkeypatch.setattr(commit, "decide_run", decide_run)
         assert writer.update([row(1, 6)]) == WriteCounts(updated=1)
-        assert have(writer) == {1: 6, 2: 2, 9: 9}
+        assert have(writer) == {1: 6, 2: 2, 3: 3, 9: 9}
+
+
+def test_o2_a_write_that_is_too_large_is_seen_by_none_that_is_decided_with_it() -> None:
+    env = replace(SYSTEM, limits=Limits(entry_bytes=200_000))
+    writer, gate, first = held(env)
+    many = [row(key, 0) for key in range(100, 30_000)]
+    with writer:
+        large = Caller(lambda: writer.insert(many))
+        waiting(writer, 2)
+        small = Caller(lambda: writer.insert([row(100, 1)], on_conflict="skip"))
+        waiting(writer, 3)
+        gate.release()
+        first.result()
+        with pytest.raises(InvalidInput, match="othing was written"):
+            large.result()
+        assert small.result() == WriteCounts(inserted=1)
+        assert have(writer) == {1: 1, 9: 9, 100: 1}
+
+
+def test_f16_rows_of_an_interrupted_decision_go_when_their_call_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer, gate, first = held()
+    resize, calls = WriterState.resize, itertools.count(1)
+
+    def interrupt(state: WriterState, ack: Ack, nbytes: int) -> None:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        resize(state, ack, nbytes)
+
+    with writer:
+        late = []
+        for key, timeout in ((3, 0.5), (4, 0.5), (5, None)):
+            given = [row(key, key)]
+            late.append(Caller(lambda g=given, t=timeout: writer.insert(g, timeout=t)))
+            waiting(writer, 1 + len(late))
+        monkeypatch.setattr(WriterState, "resize", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            writer._committer.book()
+        monkeypatch.setattr(WriterState, "resize", resize)
+        for caller in late[:2]:
+            with pytest.raises(Backpressure) as refused:
+                caller.result()
+            assert refused.value.not_written
+        gate.release()
+        first.result()
+        late[2].result()
+        assert have(writer) == {1: 1, 5: 5, 9: 9}
 
 
 def test_o2_a_call_that_gave_up_is_not_decided_for() -> None:

@@ -823,6 +823,5 @@ def release_gate(ack: Ack) -> None:
 
 def _batch_of(ack: Ack) -> int | None:
     # One that was refused meanwhile may still have rows, of a decision that was interrupted.
-    return (
-        None if ack.shaped is None or ack.done else id(ack.shaped.batch)
-    )  # guard: F-16 test_looking
+    shaped = None if ack.done else ack.shaped  # guard: F-16 test_looking
+    return None if shaped is None else id(shaped.batch)
