@@ -823,5 +823,6 @@ def release_gate(ack: Ack) -> None:
 
 def _batch_of(ack: Ack) -> int | None:
     # One that was refused meanwhile may still have rows, of a decision that was interrupted.
-    shaped = None if ack.done else ack.shaped  # guard: F-16 test_looking
-    return None if shaped is None else id(shaped.batch)
+    if ack.done:  # guard: F-16 test_looking
+        return None
+    return None if ack.shaped is None else id(ack.shaped.batch)
