@@ -210,7 +210,7 @@ def test_p3_places_that_know_of_no_load_begin_with_those_of_the_table(tmp_path):
     load_rows(table, {1: "loaded"}, replaces=True)
     write(table, 2)
     place = {table.shards()[0].id: 0}
-    Consumer(table.core.store, "old", 60.0).move(place)
+    Consumer(table.core.store, "old", 60.0).save(place, begins=True)
     for more in ({"consumer": "old"}, {"since": weir.Bookmark(place).to_json()}):
         feed = table.changes(**more)
         assert ids_of(feed) == [2]

@@ -7,6 +7,7 @@ row that was not written is reported once.
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,8 +247,9 @@ def test_o2_a_decision_made_again_leaves_no_rows_of_its_first_attempt(tables: Ta
         if steps == ["interrupted"]:
             steps.append("stale")
             for ack in run:  # as if the generation that was looked at had been flushed
-                mark = ack.decision.mark
-                ack.decision.mark = type(mark)(mark.generation - 1, 0)
+                found = ack.decision.found
+                mark = type(found.mark)(found.mark.generation - 1, 0)
+                ack.decision.found = replace(found, mark=mark)
         decide(run)
 
     committer.book = book_beside_an_insert  # type: ignore[method-assign]

@@ -607,11 +607,14 @@ class Panic(BaseException):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_f16_a_panic_in_the_commit_thread_ends_the_writer_and_hangs_nobody() -> None:
+    has_returned = threading.Event()
+
     class Panicking(MemoryStore):
         is_armed = False
 
         def put_if_absent(self, path, data):
             if self.is_armed and "/wal/" in path:
+                has_returned.wait(10)  # a put that is told of the end itself has no receipt
                 raise Panic("index out of range")
             return super().put_if_absent(path, data)
 
@@ -619,6 +622,7 @@ def test_f16_a_panic_in_the_commit_thread_ends_the_writer_and_hangs_nobody() -> 
     writer = open_writer(site_on(store))
     store.is_armed = True
     ack = writer.put(row(1), wait=False)  # written by the commit thread
+    has_returned.set()
     with pytest.raises(UnknownOutcome) as told:
         Caller(ack.wait).result()
     assert keys(told.value.perhaps_written) == [1]

@@ -28,7 +28,7 @@ from weir.spark.places import Place, as_options
 from weir.spark.runner import run_each, watched
 from weir.spark.searching import lookup, search
 from weir.spark.session import is_found, require_workers
-from weir.spark.source import SPLIT_ROWS, check_times, plan, reading
+from weir.spark.source import SPLIT_ROWS, check_times, plan, read_task
 from weir.spark.types import arrow_schema, columns_of, spark_schema
 from weir.upkeep.tasks import Progress
 
@@ -101,7 +101,7 @@ def scan(
     check_times(filter, table.schema, spark.conf.get("spark.sql.session.timeZone", None))
     parts = plan(table, freshness=freshness, checkpoint=checkpoint, split_rows=split_rows)
     schema = spark_schema(table.schema, columns)
-    return run_each(spark, parts, reading(place, parts, arrow_schema(schema), filter), schema)
+    return run_each(spark, parts, read_task(place, parts, arrow_schema(schema), filter), schema)
 
 
 def layout(df: DataFrame, uri: str, *, storage_options: Options = None) -> tuple[DataFrame, str]:

@@ -101,7 +101,7 @@ def read_part(
         ) from gone
 
 
-def reading(
+def read_task(
     place: Place, parts: Sequence[Part], target: pa.Schema, filter: str | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for tasks: numbers of `parts` in, their rows out."""
