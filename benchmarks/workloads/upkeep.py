@@ -20,7 +20,7 @@ from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.types import Epoch, Generation, Position
 from weir.upkeep.gc.collect import collect
-from weir.upkeep.gc.tasks import BATCH_OBJECTS, WORKERS
+from weir.upkeep.gc.run import BATCH_OBJECTS, WORKERS
 
 EPOCHS = 10
 

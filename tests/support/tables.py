@@ -72,8 +72,12 @@ def load_rows(table: weir.Table, rows: dict[int, Any], *, replaces: bool) -> Non
 
     def write(base: Base) -> PreparedLoad:
         found = [{"id": k, "v": v} for k, v in rows.items()]
-        plain = base.schema.plain
-        return PreparedLoad(fold.write_rows(base, pa.Table.from_pylist(found, plain)), len(rows))
+        new = pa.Table.from_pylist(found, base.schema.plain)
+        edits = [fold.write_rows(base, new)]
+        if table.primary_key and not replaces:
+            keys = new.select(list(table.primary_key))
+            edits.append(fold.delete_keys(base, keys, table.core.env))
+        return PreparedLoad(fold.combine(edits), len(rows))
 
     load(table.core, write, job_id=uuid.uuid4().hex, replaces=replaces)
 
