@@ -335,6 +335,8 @@ def test_o2_a_write_that_is_too_large_is_seen_by_none_that_is_decided_with_it() 
         with pytest.raises(InvalidInput, match="othing was written"):
             large.result()
         assert small.result() == WriteCounts(inserted=1)
+        with pytest.raises(InvalidInput, match="othing was written"):
+            writer.insert(many[1:])
         assert have(writer) == {1: 1, 9: 9, 100: 1}
 
 

@@ -356,7 +356,7 @@ def decide_run(
     looked = [(decision, decision.found) for decision in decisions if decision.found is not None]
     for _, alike in groupby(looked, key=lambda d: (tuple(d[0].columns), d[1].alive is None)):
         run, fits = list(alike), False
-        while not fits:  # guard: O-2 test_looking
+        while run and not fits:  # guard: O-2 test_looking
             _decide_alike(run, [*since, *written], intake)
             # One that is refused now was seen by those after it: they are decided again.
             left = [one for one in run if _measure(one[0], intake, limits)]
