@@ -320,7 +320,8 @@ class SimStore:
         if w.healthy:
             return "ok"
         self._check_outage(path)
-        if self.actor.is_torn:
+        # The connection of the entry that was about to be sent, not that of another thread.
+        if self.actor.is_torn and "/wal/" in path:
             self.actor.is_torn = False
             if not w.dated:
                 w.fired["torn"] += 1
