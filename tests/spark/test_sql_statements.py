@@ -668,10 +668,12 @@ def test_p7_an_id_that_could_not_tell_a_rerun_is_refused(
         (f"DELETE FROM {log} WITH ('statementId' = 'd') WHERE id = 7", "has no effect"),
         (f"DELETE FROM {log} WITH ('statementId' = 'd')", "has no effect"),
         (f"UPDATE {name} WITH ('statementId' = '') SET n = n + 1", "an id of its own"),
+        (f"UPDATE {name} WITH ('statmentId' = 'u') SET n = n + 1", "did you mean statementId"),
+        (f"SELECT * FROM {name} WITH ('statementId' = 's')", "a read of weir has no option"),
         (f"DELETE FROM {name} WITH ('statementId' = ' ') WHERE id = 1", "an id of its own"),
     ):
         with pytest.raises(PySparkException, match=word):
-            spark.sql(statement)
+            spark.sql(statement).collect()
     assert rows(spark, f"SELECT * FROM {log}") == []
     assert rows(spark, f"SELECT * FROM {name}") == [(1, 10), (2, 20), (3, 30)]
     for _ in range(2):  # what the refusal advises
