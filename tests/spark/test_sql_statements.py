@@ -14,13 +14,22 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 import weir
 import weir.spark
 from tests.support.spark import built_jar
-from weir.errors import SchemaMismatch
+from weir.errors import InvalidInput, SchemaMismatch
 from weir.spark import jar
-from weir.spark.types import arrow_schema, spark_schema, to_spark
+from weir.spark.types import (
+    arrow_schema,
+    from_spark,
+    named_schema,
+    require_storable,
+    require_typed,
+    spark_schema,
+    to_spark,
+)
 
 pytestmark = pytest.mark.skipif(
     jar.compiler() is None and not jar.path().is_file(), reason="no JDK"
@@ -525,15 +534,23 @@ def test_a_column_that_spark_has_no_type_for_is_refused_only_where_it_is_used(
     with table.writer() as writer:
         writer.put(known)
     new = "(SELECT 9L AS id) s ON x.id = s.id"
+    keyed = "(SELECT X'00' AS u) s ON x.u = s.u"
     for statement, column in (
         (f"SELECT * FROM {name}", "u"),
         (f"SELECT id FROM {name} WHERE u IS NULL", "u"),
         (f"SELECT count(d) FROM {name}", "d"),
         (f"UPDATE {name} SET n = 0", "u"),
         (f"MERGE INTO {name} AS x USING {new} WHEN MATCHED THEN UPDATE SET n = 0", "u"),
+        (f"SELECT id FROM {name} WHERE u = 'x'", "u"),
+        (f"DELETE FROM {name} WHERE NOT (u <=> 'x')", "u"),
+        (f"DELETE FROM {name} WHERE d <> X'00'", "d"),
+        (f"MERGE INTO {name} AS x USING {keyed} WHEN NOT MATCHED THEN INSERT (id) VALUES (9)", "u"),
+        (f"INSERT INTO {name} (id, u) VALUES (5, X'00'), (6, NULL)", "u"),
     ):
         with pytest.raises(PySparkException, match=f"'{column}' is .* has no type for; what leave"):
             spark.sql(statement).collect()
+    told = {row.col_name: row.comment for row in spark.sql(f"DESCRIBE {name}").collect()}
+    assert told["u"] == "extension<arrow.uuid>, which Spark has no type for"
     assert table.scan().to_table().sort_by("id").to_pylist() == known
     # Everything that the refusal says works.
     assert rows(spark, f"SELECT id, n FROM {name} WHERE n > 30") == [(4, 40)]
@@ -550,6 +567,30 @@ def test_a_column_that_spark_has_no_type_for_is_refused_only_where_it_is_used(
     assert sorted(tuple(row) for row in planned.collect()) == expected
     kept = table.scan(filter="id < 5").to_table().sort_by("id").to_pylist()
     assert kept == known[2:]
+
+
+def test_only_null_is_written_to_a_column_that_spark_has_no_type_for() -> None:
+    schema = pa.schema([("id", pa.int64()), ("u", pa.uuid()), ("us", pa.list_(pa.uuid()))])
+    given = arrow_schema(named_schema(schema))
+    left_out = pa.record_batch([pa.array([1]), *[pa.nulls(1, pa.binary())] * 2], schema=given)
+    rows = from_spark(left_out, schema, None)
+    assert rows.schema.types == schema.types
+    assert rows.to_pylist() == [{"id": 1, "u": None, "us": None}]
+    value = pa.array([b"0" * 16])
+    with pytest.raises(InvalidInput, match=r"column 'u' is extension<arrow\.uuid>, which"):
+        from_spark(left_out.set_column(1, "u", value), schema, None)
+
+
+def test_spark_keeps_a_column_that_it_has_no_type_for_in_its_plans() -> None:
+    """Of a VOID column it would make null of every condition before anybody could refuse it."""
+    schema = pa.schema([("id", pa.int64()), ("us", pa.list_(pa.uuid()))])
+    named = named_schema(schema)
+    assert [field.dataType.simpleString() for field in named] == ["bigint", "binary"]
+    require_typed(StructType(named.fields[:1]), lambda: schema)
+    with pytest.raises(InvalidInput, match=r"column 'us' is list<"):
+        require_typed(named, lambda: schema)
+    with pytest.raises(InvalidInput, match=r"column 'us' is list<.*weir.create"):
+        require_storable(named)
 
 
 def test_a_catalog_is_found_in_a_thread_that_uses_it_first(spark: SparkSession, root: Path) -> None:
@@ -627,10 +668,12 @@ def test_p7_an_id_that_could_not_tell_a_rerun_is_refused(
         (f"DELETE FROM {log} WITH ('statementId' = 'd') WHERE id = 7", "has no effect"),
         (f"DELETE FROM {log} WITH ('statementId' = 'd')", "has no effect"),
         (f"UPDATE {name} WITH ('statementId' = '') SET n = n + 1", "an id of its own"),
+        (f"UPDATE {name} WITH ('statmentId' = 'u') SET n = n + 1", "did you mean statementId"),
+        (f"SELECT * FROM {name} WITH ('statementId' = 's')", "a read of weir has no option"),
         (f"DELETE FROM {name} WITH ('statementId' = ' ') WHERE id = 1", "an id of its own"),
     ):
         with pytest.raises(PySparkException, match=word):
-            spark.sql(statement)
+            spark.sql(statement).collect()
     assert rows(spark, f"SELECT * FROM {log}") == []
     assert rows(spark, f"SELECT * FROM {name}") == [(1, 10), (2, 20), (3, 30)]
     for _ in range(2):  # what the refusal advises

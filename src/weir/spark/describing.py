@@ -40,7 +40,7 @@ def marked_schema(table: weir.Table, columns: pa.Schema | None = None) -> Struct
     base = table.core.base()
     for field in named_schema(base.schema.plain if columns is None else columns):
         place = table.primary_key.index(field.name) if field.name in table.primary_key else None
-        told = None if place is None else {KEY: place}
+        told = field.metadata if place is None else {**field.metadata, KEY: place}
         fields.append(StructField(field.name, field.dataType, field.nullable, told))
     return StructType([*fields, facts(table, base)])
 

@@ -28,6 +28,8 @@ READ: Final = PLACE | {
     "splitRows",
     "timeZone",
 }
+STATEMENT: Final = READ | {"statementId"}
+"""Options of what an UPDATE, DELETE or MERGE reads of its target, and its own."""
 START: Final = frozenset({"startingOffsets", "startingTimestamp", "startingVersion"})
 BETWEEN: Final = PLACE | {
     "endingTimestamp",

@@ -31,7 +31,7 @@ from weir.records.checkpoints import Checkpoint
 from weir.spark.failures import without_traceback
 from weir.spark.feed_schema import IMAGES, feed_schema, wants_images, wants_metadata
 from weir.spark.moments import in_utc
-from weir.spark.options import BETWEEN, FEED, READ, canonical_options, check_options
+from weir.spark.options import BETWEEN, FEED, READ, STATEMENT, canonical_options, check_options
 from weir.spark.places import Place, names, number
 from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.types import arrow_schema, require_typed, spark_schema, to_spark
@@ -188,7 +188,10 @@ class WeirReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         if wants_metadata(options):
             raise InvalidInput("metadataColumns belong to the change feed: use readStream")
-        check_options(options, READ, "a read of weir")
+        if "weir.reader" in options:
+            check_options(options, STATEMENT, "a statement of weir")
+        else:
+            check_options(options, READ, "a read of weir")
         Projection.of(schema.fieldNames())  # of no column Arrow would count no rows
         self._place = Place.of(options)
         require_typed(schema, lambda: columns_at(self._place.current(), options))

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import NullType, StructField, StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from weir.errors import InvalidInput, SchemaMismatch
 from weir.format.exact import cast_exactly, is_castable
@@ -25,7 +25,9 @@ from weir.spark.places import resolved
 
 _ZONE = "UTC"
 _DIGITS_MAX: Final = 38
-_UNTYPED: Final = (
+UNTYPED: Final = "weir.untyped"
+"""In the metadata of a column that Spark has no type for: its type. The JVM looks for it, too."""
+_INSTEAD: Final = (
     "what leaves it out works: SELECT, INSERT and DELETE by name, a read by path with the option"
     " columns, a stream by path with a schema, weir.spark.scan with columns, a write of a DataFrame"
     " without it, which puts null. What needs whole rows (SELECT *, UPDATE, MERGE) does not: use"
@@ -33,8 +35,21 @@ _UNTYPED: Final = (
 )
 
 
+class _NoType(Exception):
+    """Spark has no type for a column, or for what it is made of."""
+
+
 def portable(dtype: pa.DataType, name: str) -> pa.DataType:
     """The Arrow type that Spark accepts for `dtype`; `InvalidInput` where there is none."""
+    try:
+        return _portable(dtype)
+    except _NoType:
+        raise InvalidInput(
+            f"column {name!r} is {dtype}, which Spark has no type for; {_INSTEAD}"
+        ) from None
+
+
+def _portable(dtype: pa.DataType) -> pa.DataType:
     types = pa.types
     simple = {
         pa.large_string(): pa.string(),
@@ -55,16 +70,14 @@ def portable(dtype: pa.DataType, name: str) -> pa.DataType:
     if types.is_timestamp(dtype):
         return pa.timestamp("us", None if dtype.tz is None else _ZONE)
     if types.is_dictionary(dtype):
-        return portable(dtype.value_type, name)
+        return _portable(dtype.value_type)
     if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
         value = dtype.value_field
-        return pa.list_(pa.field("element", portable(value.type, name), value.nullable))
+        return pa.list_(pa.field("element", _portable(value.type), value.nullable))
     if types.is_struct(dtype):
-        return pa.struct(
-            [pa.field(f.name, portable(f.type, f"{name}.{f.name}"), f.nullable) for f in dtype]
-        )
+        return pa.struct([pa.field(f.name, _portable(f.type), f.nullable) for f in dtype])
     if types.is_map(dtype):
-        return pa.map_(portable(dtype.key_type, name), portable(dtype.item_type, name))
+        return pa.map_(_portable(dtype.key_type), _portable(dtype.item_type))
     if types.is_decimal256(dtype) and dtype.precision <= _DIGITS_MAX:
         return pa.decimal128(dtype.precision, dtype.scale)
     if (
@@ -74,7 +87,7 @@ def portable(dtype: pa.DataType, name: str) -> pa.DataType:
         or types.is_decimal256(dtype)
         or isinstance(dtype, pa.BaseExtensionType)
     ):
-        raise InvalidInput(f"column {name!r} is {dtype}, which Spark has no type for; {_UNTYPED}")
+        raise _NoType
     return dtype
 
 
@@ -93,35 +106,39 @@ def spark_schema(schema: pa.Schema, columns: Sequence[str] | None = None) -> Str
 
 def typed_columns(schema: pa.Schema) -> list[str]:
     """The columns that Spark has a type for."""
-    return [field.name for field in schema if _has_type(field)]
+    return [field.name for field in schema if _has_type(field.type)]
 
 
-def _has_type(field: pa.Field) -> bool:
+def _has_type(dtype: pa.DataType) -> bool:
     try:
-        portable(field.type, field.name)
-    except InvalidInput:
+        _portable(dtype)
+    except _NoType:
         return False
     return True
 
 
 def named_schema(schema: pa.Schema) -> StructType:
-    """The columns of a table by name; VOID for one that Spark has no type for.
+    """The columns of a table by name; a marked BINARY for one that Spark has no type for.
 
     A statement that leaves such a column out must work, and Spark asks for the columns before it
-    tells which of them it needs: `require_typed` refuses the others then.
+    tells which of them it needs: `require_typed` refuses the others then. VOID would not do: Spark
+    takes every value of it for null, and drops it from the plan.
     """
     known = typed_columns(schema)
     typed = {field.name: field for field in spark_schema(schema, known)} if known else {}
-    return StructType(
-        [typed.get(f.name, StructField(f.name, NullType(), f.nullable)) for f in schema]
-    )
+    return StructType([typed.get(field.name) or _untyped(field) for field in schema])
+
+
+def _untyped(field: pa.Field) -> StructField:
+    told = {UNTYPED: str(field.type), "comment": f"{field.type}, which Spark has no type for"}
+    return StructField(field.name, BinaryType(), field.nullable, told)
 
 
 def require_typed(read: StructType, schema: Callable[[], pa.Schema]) -> None:
     """`InvalidInput` when a read needs a column of the table that Spark has no type for."""
-    void = [field.name for field in read if isinstance(field.dataType, NullType)]
-    if void:
-        spark_schema(schema(), void[:1])
+    untyped = [field.name for field in read if UNTYPED in field.metadata]
+    if untyped:
+        spark_schema(schema(), untyped[:1])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -132,6 +149,12 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def require_storable(schema: StructType) -> None:
     """`InvalidInput` for a column that would come back as another type, or without its clauses."""
     for field in schema.fields:
+        if UNTYPED in field.metadata:
+            told = field.metadata[UNTYPED]
+            raise InvalidInput(
+                f"column {field.name!r} is {told}, which Spark has no type for: create the table"
+                " with weir.create and a pyarrow schema"
+            )
         for word, key in (("COMMENT", "comment"), ("DEFAULT", "CURRENT_DEFAULT")):
             if key in field.metadata:
                 raise InvalidInput(
@@ -216,8 +239,10 @@ def check_written(
 
 def require_castable(name: str, have: pa.DataType, want: pa.DataType) -> None:
     """`SchemaMismatch` unless every value keeps its meaning: nothing is parsed (M-7)."""
-    if pa.types.is_null(have):  # of a column that Spark has no type for, too
+    if pa.types.is_null(have):
         return
+    if pa.types.is_binary(have) and not _has_type(want):
+        return  # what a statement puts into a column that it leaves out: `_back` allows only null
     if not (have.equals(portable(want, name)) or is_castable(have, portable(want, name))):
         raise SchemaMismatch(
             f"column {name!r} is {have}, but {want} in the table; cast it in Spark: weir neither"
@@ -264,6 +289,10 @@ def from_spark(
 
 
 def _back(column: pa.Array, field: pa.Field) -> pa.Array:
-    return (
-        column if column.type.equals(field.type) else cast_exactly(column, field.type, field.name)
-    )
+    if column.type.equals(field.type):
+        return column
+    if not _has_type(field.type):
+        if column.null_count < len(column):
+            portable(field.type, field.name)  # says so
+        return pa.nulls(len(column), field.type)
+    return cast_exactly(column, field.type, field.name)

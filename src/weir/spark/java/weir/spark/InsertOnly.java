@@ -20,9 +20,9 @@ final class InsertOnly {
     return running != null && running.analyzed() instanceof InsertOnlyMerge;
   }
 
-  /** The options of a read: without the id of the running MERGE, which is for its write. */
+  /** The options of a read, marked as those of a statement where a MERGE is running. */
   static CaseInsensitiveStringMap ofRead(CaseInsensitiveStringMap options) {
-    return is(Running.query()) ? RowOperation.withoutId(options) : options;
+    return is(Running.query()) ? RowOperation.ofStatement(options) : options;
   }
 
   /** The table that the running MERGE reads where it writes `written`; empty if it is no MERGE. */

@@ -59,13 +59,15 @@ final class RowOperation implements SupportsDelta {
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     return table.scan(
-        Map.of(WeirTable.SNAPSHOT, statement.get("weir.statement")), withoutId(options));
+        Map.of(WeirTable.SNAPSHOT, statement.get("weir.statement")), ofStatement(options));
   }
 
-  /** The statement's id is for its write. */
-  static CaseInsensitiveStringMap withoutId(CaseInsensitiveStringMap options) {
+  /** Its id is for its write: Python lets it pass, and knows which options it may have. */
+  static CaseInsensitiveStringMap ofStatement(CaseInsensitiveStringMap options) {
     Map<String, String> read = new HashMap<>(options);
-    read.remove("statementid");
+    if (!read.isEmpty()) {
+      read.put("weir.reader", "statement");
+    }
     return new CaseInsensitiveStringMap(read);
   }
 

@@ -50,6 +50,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 class WeirTable implements SupportsRead, SupportsWrite {
   static final String SNAPSHOT = "weir.snapshot";
   private static final String KEY = "weir.key";
+  private static final String UNTYPED = "weir.untyped";
   private static final String PUSHES = "spark.sql.python.filterPushdown.enabled";
 
   /** The field behind the columns in what Python tells of a table: its metadata is the table's. */
@@ -245,11 +246,11 @@ class WeirTable implements SupportsRead, SupportsWrite {
       columns = required.isEmpty() ? new StructType().add(any()) : required;
     }
 
-    /** A column that can be read: VOID are those that Spark has no type for. */
+    /** A column that can be read: Python marks those that Spark has no type for. */
     private StructField any() {
       StructField[] all = table.schema.fields();
       return Arrays.stream(all)
-          .filter(field -> !field.dataType().equals(DataTypes.NullType))
+          .filter(field -> !field.metadata().contains(UNTYPED))
           .findFirst()
           .orElse(all[0]);
     }
