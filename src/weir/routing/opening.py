@@ -51,8 +51,8 @@ def require_own_place(uri: str, options: Options, env: Env) -> None:
     inner = enclosed_table(open_store(uri, options, env=env))
     if inner is not None:  # guard: S-8 test_making_inside
         raise InvalidInput(
-            f"{uri} would be a table whose folders hold another one, {inner}, and it deletes what"
-            " it does not know there; choose another place. Nothing was written"
+            f"{uri} would be a table whose folders hold another one or its log, {inner}, and it"
+            " deletes what it does not know there; choose another place. Nothing was written"
         )
 
 
