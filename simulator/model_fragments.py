@@ -256,6 +256,10 @@ class _Handles:
         """A version for one caller."""
         return self._lake.open_base(version).of
 
+    def changing(self, version: int | None = None) -> Any:
+        """A version for one caller."""
+        return self.own(version)
+
     def commit(self, planned: object, transaction: lance.Transaction) -> int:
         """Commit a `Merge`."""
         return self._lake.commit_merge(transaction)

@@ -332,7 +332,7 @@ def test_the_gauges_say_what_holds_garbage_and_for_how_long_jobs_are_due(tmp_pat
     assert set(waiting._env.meters.gauge(DUE_SECONDS)) == {("gc",)}
 
 
-@pytest.mark.parametrize("text", ["9464", "host:", ":99999", "a:b"])
+@pytest.mark.parametrize("text", ["9464", "host:", ":99999", "a:b", ":\u00b2"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="HOST:PORT"):
         parse_address(text)

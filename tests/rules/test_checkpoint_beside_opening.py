@@ -111,6 +111,20 @@ def test_h1_a_writer_opens_after_the_upkeep_that_has_claimed_its_shard(tmp_path,
     assert rows(table) == expect((A, "a"), (B, "b"))
 
 
+def test_k10_a_checkpoint_whose_flush_another_claim_fenced_begins_again(tmp_path):
+    put(make(tmp_path / "t", 1).writer(), A, "a")  # never closed: the log holds them
+    others: list[weir.TableWriter] = []
+
+    def claim(step: str) -> None:
+        if step == "claim.fenced" and not others:
+            others.append(weir.open(str(tmp_path / "t")).writer())
+            put(others[0], B, "b")
+
+    table = weir.open(str(tmp_path / "t"), env=Env(failpoint=claim))
+    made = table.checkpoint("all")
+    assert rows(table, checkpoint=made) == expect((A, "a"), (B, "b"))
+
+
 def test_k3_a_checkpoint_flushes_through_a_writer_that_another_thread_closes(tmp_path, monkeypatch):
     table = make(tmp_path / "t", 2)
     first, second = table.shards()

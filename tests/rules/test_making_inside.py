@@ -45,17 +45,28 @@ def test_s8_no_table_begins_inside_another(tmp_path: Path, how: str, outer: str)
     assert not source.checkpoints()
 
 
-@pytest.mark.parametrize("below", ["data/x", "_indices/deep/er"])
+@pytest.mark.parametrize("below", ["data/x", "_indices/deep/er", "_weir/x", "_mem_wal/x"])
 @pytest.mark.parametrize("how", MAKE)
 def test_s8_no_table_begins_around_another(tmp_path: Path, how: str, below: str) -> None:
     """Lance would delete the inner one's files as its own leftovers."""
     source = weir.create(str(tmp_path / "source"), SCHEMA)
     place = tmp_path / "outer"
     inner = weir.create(str(place / below), SCHEMA)
-    with pytest.raises(weir.InvalidInput, match=f"hold another one, {inner.uri}, and"):
+    with pytest.raises(weir.InvalidInput, match=f"hold another one or its log, {inner.uri}, and"):
         MAKE[how](source, str(place))
     assert how == "enable" or {path.name for path in place.iterdir()} == {below.partition("/")[0]}
     assert not source.checkpoints()
+
+
+@pytest.mark.parametrize("below", ["data", "_weir/x", "_mem_wal/x", "_mem_wal"])
+@pytest.mark.parametrize("how", MAKE)
+def test_s8_no_table_begins_around_a_log(tmp_path: Path, how: str, below: str) -> None:
+    """A drop of the table would delete acknowledged rows of another one."""
+    source = weir.create(str(tmp_path / "source"), SCHEMA)
+    place = tmp_path / "outer"
+    weir.create(str(tmp_path / "inner"), SCHEMA, wal_uri=str(place / below))
+    with pytest.raises(weir.InvalidInput, match=f"hold another one or its log, {place / below}/"):
+        MAKE[how](source, str(place))
 
 
 def test_s8_no_table_begins_inside_another_on_any_store(

@@ -27,7 +27,7 @@ Pages = Mapping[str, Callable[[], Page]]
 def parse_address(text: str) -> tuple[str, int]:
     """`HOST:PORT`, `:PORT` or `[::1]:PORT`; port 0 takes a free one."""
     host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
+    if not separator or not port.isdecimal() or int(port) > 65535:
         raise InvalidInput(f"{text!r} is no address to listen on: write HOST:PORT, e.g. :9464")
     return host.strip("[]"), int(port)
 

@@ -316,6 +316,13 @@ class Lake(Protocol):
 
     # -- folding rows into the base --------------------------------------------------------------
 
+    def ask_before_changes(self, ask: Callable[[], object]) -> None:
+        """Call `ask` right before every change of the base; what it raises refuses it (C-16).
+
+        A model, whose tables are not dropped under it, need not.
+        """
+        return
+
     def fence_base(self, token: str) -> int:
         """Commit a fence and return its version; from then on no fold planned before it can commit.
 

@@ -46,6 +46,9 @@ class Handles(Protocol):
     def latest(self) -> SharedDataset:
         """The base table at its latest version. One listing; a new version costs one more read."""
 
+    def changing(self, version: int | None = None) -> lance.LanceDataset:
+        """`own`, for a change of the table whose handle this is, and of no other one (C-16)."""
+
     def commit(self, planned: SharedDataset, transaction: lance.Transaction) -> int:
         """Commit `transaction`, planned on `planned`, to the base table; return the version."""
 
@@ -72,6 +75,8 @@ class Datasets:
         self._latest: SharedDataset | None = None
         self._counted = (0, 0)
         self._fork_guard = ForkGuard(env)
+        self.before_changes: Callable[[], object] = lambda: None
+        """Raises when another table is at this place by now (C-16)."""
 
     def spent(self) -> tuple[int, int]:
         """Requests that Lance made for this table since the last call, and their bytes.
@@ -92,6 +97,12 @@ class Datasets:
     def own(self, version: int | None = None) -> lance.LanceDataset:
         """A handle of the base for one caller that changes something; see `weir.lake.shared`."""
         return self._open(self.uri, version)
+
+    def changing(self, version: int | None = None) -> lance.LanceDataset:
+        """`own`, for a change of the table whose handle this is, and of no other one (C-16)."""
+        opened = self.own(version)
+        self.before_changes()  # guard: C-16 test_drop
+        return opened
 
     def _open(self, uri: str, version: int | None = None) -> lance.LanceDataset:
         self._check_home()
@@ -156,6 +167,7 @@ class Datasets:
         `retries` for commits that may be applied twice.
         """
         require_own_folders(self.uri)
+        self.before_changes()  # guard: C-16 test_drop
         made = lance.LanceDataset.commit(as_destination(planned), transaction, max_retries=retries)
         return int(made.version)
 

@@ -70,6 +70,10 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
     def __repr__(self) -> str:
         return f"PylanceLake({self.uri})"
 
+    def ask_before_changes(self, ask: Callable[[], object]) -> None:
+        """See `Lake`."""
+        self.datasets.before_changes = ask
+
     def _require_places(self, version: int) -> None:
         """Check each place whose files this version names, once per place (G-13)."""
         if self._agree is None:

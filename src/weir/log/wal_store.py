@@ -149,6 +149,8 @@ class WalStores:
         """The newest place that this handle has seen of each shard's log."""
         self.alias: str | None = None
         """Another URI at which the recorded store may be reachable (a second mount point)."""
+        self.table_id: UUID | None = None
+        """The table whose records these are, if it is known: no other one at its place (C-16)."""
 
     @property
     def store(self) -> Store:
@@ -245,7 +247,8 @@ class WalStores:
         that is there; for a new one a list for each folder of the path, a probe of the store and
         two puts more (`StoreUnsuitable`, before anything is written).
         """
-        record = TableRecords(self.store).load()
+        records = TableRecords(self.store, self.table_id)
+        record = records.load()
         if record.wal_uri == uri and self._is_there(uri, record.wal_folder):
             assert record.wal_folder is not None, "a place has a URI and a folder, or neither"
             return record.wal_folder
@@ -266,7 +269,7 @@ class WalStores:
                 return latest  # another process was faster
             return replace(latest, wal_uri=uri, wal_folder=made)
 
-        found = TableRecords(self.store).update(change, self.env).wal_folder
+        found = records.update(change, self.env).wal_folder
         if found != made:
             wal.delete([f"{made}/{paths.LOG_OWNER}"])
         assert found is not None, "a place has a URI and a folder, or neither"

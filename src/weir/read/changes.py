@@ -167,7 +167,8 @@ class Changes:
 
     A feed may be left, by `break` or by an error, and taken up again: it continues after the last
     change handed out; but after an error among the rows of a snapshot, these begin again. Not safe
-    to share between threads.
+    to share between threads. A feed that does not follow, and has come to its end, stays ended: for
+    what came since, ask for the changes after its `bookmark`.
 
     With a consumer, whoever asks for the next change is done with those before it. Their place is
     saved on the store when the feed ends, and otherwise every few seconds; `commit` saves it at

@@ -7,16 +7,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import Final
 
-from weir.errors import StoreDenied
+from weir.errors import InvalidInput, StoreDenied
 from weir.format import paths
 from weir.records.table import TableRecords
 from weir.store.api import Store
 from weir.store.consent import real_place
-
-_CLEANED: Final = {*paths.TABLE_FOLDERS} - {paths.SHARDS, paths.WEIR}
-"""Folders in which Lance deletes what no version names."""
 
 
 def enclosing_table(uri: str, open_at: Callable[[str], Store]) -> str | None:
@@ -34,17 +30,32 @@ def enclosing_table(uri: str, open_at: Callable[[str], Store]) -> str | None:
 
 
 def enclosed_table(store: Store) -> str | None:
-    """The dataset in a folder that a table at this place would write to; None: there is none.
+    """The dataset or log in a folder that a table at this place would write to, and a drop of it
+    delete; None: there is none.
 
     One list, and one for each such folder that is there.
     """
     folders, _ = store.list_folder("")
-    for folder in set(folders).intersection(_CLEANED):
+    for folder in set(folders).intersection(paths.TABLE_FOLDERS):
         for found in store.list(folder):
+            inside, _, name = found.path.rpartition("/")
+            if name == paths.LOG_OWNER:
+                return f"{store.uri}/{inside}"
             inside, is_version, _ = found.path.partition(f"/{paths.VERSIONS}/")
-            if is_version:
+            if is_version and not _is_sstable(inside):
                 return f"{store.uri}/{inside}"
     return None
+
+
+def _is_sstable(folder: str) -> bool:
+    """True for the folder of an SSTable: a dataset of the table's own, perhaps of a dropped one."""
+    top, *rest = folder.split("/")
+    if top != paths.SHARDS or len(rest) != 2:
+        return False
+    with contextlib.suppress(InvalidInput):
+        paths.parse_shard_id(rest[0])
+        return True
+    return False
 
 
 def is_within(place: str, table: str) -> bool:

@@ -117,8 +117,11 @@ class TableRecord(Record, frozen=True, tag_field="format", tag=FORMAT):
 class TableRecords:
     """Reads and replaces the record of one table."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, of: UUID | None = None) -> None:
+        """`load` and `update` refuse the record of another table than `of`, made where that one
+        was dropped (C-16)."""
         self._store = store
+        self._of = of
         self._chain = RecordChain(store, paths.table_chain(), TableRecord)
 
     def find(self) -> TableRecord | None:
@@ -166,6 +169,8 @@ class TableRecords:
                 f"{self._store.uri} holds no weir table: `create` makes one, `enable` adopts"
                 " a Lance dataset"
             )
+        if self._of not in (None, found.table_id):  # guard: C-16 test_drop
+            raise replaced(self._store.uri)
         return found
 
     def create(self, record: TableRecord) -> int:
@@ -189,6 +194,14 @@ class TableRecords:
         changed = self._chain.update(lambda found: change(self._require(found)), env, busy)
         assert changed is not None, "a table that has a record keeps one"
         return changed
+
+
+def replaced(uri: str) -> NotAWeirTable:
+    """The error for a handle of a table that was dropped, where another one is now (C-16)."""
+    return NotAWeirTable(
+        f"{uri}: the table of this handle was dropped, and another one was made there; open it"
+        " again with weir.open"
+    )
 
 
 def with_routing(

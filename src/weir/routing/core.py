@@ -48,7 +48,7 @@ from weir.log.site import ShardSite
 from weir.log.wal_store import WalStores
 from weir.records.places import LogPlace
 from weir.records.resharding import replacing
-from weir.records.table import Route, TableRecord, TableRecords
+from weir.records.table import Route, TableRecord, TableRecords, replaced
 from weir.routing.attached import Attached
 from weir.routing.first_row import first_row
 from weir.shard.writer import ShardWriter
@@ -129,6 +129,7 @@ class Core:
             lambda: self.record.writer_defaults.fence_ttl_s,
             self.consent,
         )
+        self.wal_stores.table_id = self.record.table_id
         self.wal_stores.alias = None if self.wal_uri == self.uri else self.wal_uri
 
     _known_schema: TableSchema | None = field(default=None, repr=False)
@@ -241,9 +242,13 @@ class Core:
         if self.wal_uri is None:
             return
         if self.wal_uri == self.uri and not site.is_apart and self.record.wal_uri is not None:
-            self.place_logs(TableRecords(self.store).update(beside_the_data, self.env))
+            self.place_logs(self.records().update(beside_the_data, self.env))
         elif site.is_apart and self.record.wal_uri != self.wal_uri:
-            self.place_logs(TableRecords(self.store).load())
+            self.place_logs(self.records().load())
+
+    def records(self) -> TableRecords:
+        """The records of this table, and of no other one at its place (C-16). No request."""
+        return TableRecords(self.store, self.record.table_id)
 
     def place_logs(self, latest: TableRecord) -> None:
         """Take over where a newer record puts the table's logs."""
@@ -303,10 +308,7 @@ class Core:
     def _require_same(self, record: TableRecord) -> None:
         if self.is_replaced or record.table_id != self.record.table_id:
             self.is_replaced = True
-            raise NotAWeirTable(
-                f"{self.uri}: the table of this handle was dropped, and another one was made there;"
-                " open it again with weir.open"
-            )
+            raise replaced(self.uri)
 
     @property
     def router(self) -> Router:

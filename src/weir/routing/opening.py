@@ -51,8 +51,8 @@ def require_own_place(uri: str, options: Options, env: Env) -> None:
     inner = enclosed_table(open_store(uri, options, env=env))
     if inner is not None:  # guard: S-8 test_making_inside
         raise InvalidInput(
-            f"{uri} would be a table whose folders hold another one, {inner}, and it deletes what"
-            " it does not know there; choose another place. Nothing was written"
+            f"{uri} would be a table whose folders hold another one or its log, {inner}, and it"
+            " deletes what it does not know there; choose another place. Nothing was written"
         )
 
 
@@ -99,8 +99,8 @@ class Place:
         return PylanceLake(self.uri, self.lance, self.store, env=self.env, agree=agree)
 
     def core(self, record: TableRecord, number: int = 0) -> Core:
-        """The table with that record; `number` is the record's, if it is known."""
-        return Core(
+        """The table with that record; `number` is the record's, 0 while it is not written yet."""
+        core = Core(
             uri=self.uri,
             storage_options=self.options,
             store=self.store,
@@ -111,3 +111,6 @@ class Place:
             known_number=number,
             wal_uri=self.asked_wal,
         )
+        if number:
+            core.lake.ask_before_changes(core.record_number)
+        return core

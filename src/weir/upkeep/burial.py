@@ -151,6 +151,9 @@ def remains(store: Store, listed: Sequence[Meta], graves: Sequence[ShardManifest
     for grave in graves:
         stay.add(paths.manifest_path(grave.shard_id, grave.version))
         floors += [f"{paths.floor_dir(grave.shard_id, kind)}/" for kind in _KEPT_FLOORS]
+    # Its last record ends the chain (`Jobs.bury`); earlier ones hold plans.
+    jobs = (meta.path for meta in listed if meta.path.startswith(paths.compaction_chain() + "/"))
+    stay.update(sorted(jobs)[-1:])
     # P-8: the marks of statements are numbers of their chain, so it goes on as well.
     kept = (paths.table_chain() + "/", paths.statement_chain() + "/", *floors)
     return stay | {meta.path for meta in listed if meta.path.startswith(kept)}

@@ -19,13 +19,14 @@ import logging
 
 from msgspec.structs import replace
 
-from weir.errors import InvalidInput, NotAWeirTable
+from weir.errors import InvalidInput
 from weir.format import paths
 from weir.records.holds import Holds
 from weir.records.lineage import KEEP_WITHOUT_PARENT, read_lineage
-from weir.records.table import Drop, TableRecord, TableRecords
+from weir.records.table import Drop, TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.upkeep.burial import BATCH, clear_logs, delete, remains, seal
+from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.parents import release_parent
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ def drop(core: Core) -> None:
     shards, threads = core.all_shard_ids(), core.env.threads
     sealed = threads.map(lambda shard: seal(core, shard), shards, workers=CONCURRENCY)
     graves = [grave for grave in sealed if grave is not None]
+    Jobs(core.store).bury(core.env, lambda: _is_under_way(core))  # guard: C-16 test_drop
     core.env.failpoint("drop.sealed")
     lineage = read_lineage(core.store)
     for pin in () if lineage is None else lineage.pins:
@@ -73,13 +75,4 @@ def _is_under_way(core: Core) -> bool:
 
 
 def _record(core: Core, state: Drop) -> None:
-    own = core.record.table_id
-
-    def change(record: TableRecord) -> TableRecord:
-        if record.table_id != own:
-            raise NotAWeirTable(
-                f"{core.uri}: another process dropped this table, and made another one here"
-            )
-        return replace(record, drop=state)
-
-    TableRecords(core.store).update(change, core.env)
+    core.records().update(lambda record: replace(record, drop=state), core.env)

@@ -25,7 +25,6 @@ from weir.format.manifest import ShardManifest, Status
 from weir.log.fence import mark_place
 from weir.log.floors import FloorValues
 from weir.records.places import LogPlace
-from weir.records.table import TableRecords
 from weir.routing.core import CONCURRENCY, Core, beside_the_data
 from weir.routing.shards import schema_for_writing
 from weir.shard.opening import move_log
@@ -72,7 +71,7 @@ def move_wal(
     core.record_number()  # C-16
     target = _target(core, uri)
     require_settled(core, "move_wal")
-    records = TableRecords(core.store)
+    records = core.records()
     if target is None:
         latest = records.update(beside_the_data, core.env)
     else:

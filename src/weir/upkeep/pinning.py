@@ -344,8 +344,8 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             _require_no_wal_only_writer(core, manifest)
             try:
                 flushed = Owner(core, shard).flush_unowned()
-            except SealedShard:  # guard: K-10
-                continue  # resharded in between: its gap is closed now (C-11)
+            except (FencedError, SealedShard):  # guard: K-10
+                continue  # claimed in between, or resharded: its gap is closed now (C-11)
             if flushed is None:
                 continue  # this handle has opened it since we looked
             return flushed

@@ -294,4 +294,4 @@ def _change_routing(core: Core, old: TableRecord, state: Resharding) -> None:
             return latest  # an earlier attempt did it
         return structs.replace(with_routing(latest, state.sharding, routes), spec=old.spec + 1)
 
-    core.record = TableRecords(core.store).update(change, core.env)
+    core.record = core.records().update(change, core.env)

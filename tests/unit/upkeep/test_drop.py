@@ -16,7 +16,10 @@ from weir.env import Env
 from weir.format import paths
 from weir.records.table import TableRecords
 from weir.store.open import open_store
+from weir.testing.faulty import FaultyStores
 from weir.upkeep import drop as dropping
+from weir.upkeep.compact.claim import take_claim
+from weir.upkeep.compact.jobs import Jobs
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 KINDS = {"memtable": weir.WriterConfig(), "log only": weir.WriterConfig(enable_memtable=False)}
@@ -65,7 +68,8 @@ def test_c16_only_what_stops_the_writers_is_left_of_a_table(tmp_path: Path) -> N
     table.checkpoint(scope="durable")
     (tmp_path / "t" / "README").write_text("mine")
     weir.drop(table.uri)
-    assert left(tmp_path / "t") - {"."} == GRAVE
+    assert left(tmp_path / "t") - {"."} == GRAVE | {"_weir/compaction"}
+    assert len(files(tmp_path / "t" / "_weir" / "compaction")) == 1
     assert len(list((tmp_path / "t" / "_mem_wal").rglob("*.binpb"))) == 2
     assert len(list((tmp_path / "t" / "_mem_wal").rglob("*.arrow"))) == 4  # fences: put and drop
     assert (tmp_path / "t" / "README").read_text() == "mine"
@@ -279,6 +283,91 @@ def test_c16_work_planned_on_a_dropped_table_is_not_done_on_the_next(tmp_path: P
     filled(tmp_path / "t").compact()
     with pytest.raises(weir.NotAWeirTable, match="was dropped"):
         pickle.loads(planned)
+
+
+AT = ("claimed", "fenced", "planned", "written", "committed", "marked")
+
+
+@pytest.mark.parametrize("folds", [0, 2])
+@pytest.mark.parametrize("at", AT)
+def test_c16_a_compaction_of_a_dropped_table_changes_nothing_of_the_next(
+    tmp_path: Path, at: str, folds: int
+) -> None:
+    table = filled(tmp_path / "t")
+    table.compact()
+    put(table.writer(), [5], "old")
+    made: list[weir.Table] = []
+
+    def replace(name: str) -> None:
+        if name == f"compact.{at}" and not made:
+            made.append(next_table(table.uri, folds))
+
+    old = weir.open(table.uri, env=Env(failpoint=replace))
+    with pytest.raises(weir.NotAWeirTable):
+        old.compact(fold_wal=True)
+    require_whole(made[0])
+
+
+def next_table(uri: str, folds: int = 1) -> weir.Table:
+    """Drop the table there, make another one; of its rows 100 and 101 the first is in its base."""
+    weir.drop(uri)
+    table = weir.create(uri, SCHEMA, primary_key="id")
+    with table.writer() as writer:
+        writer.put([{"id": 100}])
+    for _ in range(folds):
+        table.compact(fold_wal=True)
+    with table.writer() as writer:
+        writer.put([{"id": 101}])
+    return table
+
+
+def require_whole(table: weir.Table) -> None:
+    latest = weir.open(table.uri)
+    assert ids(latest) == [100, 101]
+    assert latest.schema.names == SCHEMA.names
+    assert latest.wal_uri is None
+    assert latest.compact().skipped is None
+    with latest.writer() as writer:
+        writer.put([{"id": 102}])
+    assert ids(weir.open(table.uri)) == [100, 101, 102]
+
+
+def test_c16_a_claim_of_a_dropped_table_in_the_chain_of_the_next_is_left(tmp_path: Path) -> None:
+    """Nobody waits for it."""
+    table = filled(tmp_path / "t")
+    old = weir.open(table.uri).core
+    after = next_table(table.uri)
+    jobs = Jobs(old.store)
+    claimed = jobs.claim("old", jobs.latest())
+    with pytest.raises(weir.NotAWeirTable):
+        take_claim(old, claimed)
+    require_whole(after)
+
+
+CHANGES = {
+    "add": lambda table: table.add_columns(pa.field("n", pa.int64())),
+    "drop": lambda table: table.drop_columns("v"),
+    "rename": lambda table: table.rename_column("v", "q"),
+    "move": lambda table: table.move_wal(f"{table.uri}-wal"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_c16_a_change_by_a_handle_of_a_dropped_table_that_slept_is_refused(
+    tmp_path: Path, change: str
+) -> None:
+    table = filled(tmp_path / "t")
+    stores = FaultyStores()
+    old = weir.open(table.uri, env=stores.env)
+    gate = stores.at(table.uri).on("list_folder", "_weir/clone").pause()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(CHANGES[change], old)
+        gate.wait_reached()
+        after = next_table(table.uri)
+        gate.release()
+        with pytest.raises(weir.NotAWeirTable):
+            call.result()
+    require_whole(after)
 
 
 def test_c16_a_writer_fenced_just_before_the_drop_acknowledges_nothing(tmp_path: Path) -> None:
@@ -503,7 +592,8 @@ def test_c15_a_table_whose_files_a_clone_shares_stays(tmp_path: Path) -> None:
     assert table.count() == 11
     weir.drop(copy.uri)  # releases its parent (C-14)
     weir.drop(table.uri)
-    assert left(tmp_path / "t") == left(tmp_path / "copy") == GRAVE
+    assert left(tmp_path / "t") == GRAVE | {"_weir/compaction"}
+    assert left(tmp_path / "copy") == GRAVE
 
 
 def test_c15_what_the_refusal_says_of_a_clone_is_true(tmp_path: Path) -> None:

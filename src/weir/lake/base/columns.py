@@ -47,7 +47,7 @@ class Columns(Lake):
                 return base.schema
             _check_added(base)
             # A separate handle: the commit moves it to another version.
-            adopt.mark_columns(self.datasets.own(base.version))
+            adopt.mark_columns(self.datasets.changing(base.version))
             marked = self.open_base().schema
             if marked.unmarked:
                 raise CommitConflict(f"{self.uri}: its columns changed again")
@@ -65,7 +65,7 @@ class Columns(Lake):
             base = self.open_base()
             check_new(base, clean)
             mark = str(base.version).encode()  # no column of this version has their field ids
-            dataset = self.datasets.own(base.version)
+            dataset = self.datasets.changing(base.version)
             self.datasets.env.failpoint("columns.opened")
             with lance_errors(f"adding columns to {self.uri}"):
                 dataset.add_columns(pa.schema([_marked(field, mark) for field in clean]))
@@ -83,7 +83,7 @@ class Columns(Lake):
                 raise InvalidInput(f"{self.uri}: a table needs a column; drop the table instead")
             check(base)
             _require_noted(base, names)
-            dataset = self.datasets.own(base.version)
+            dataset = self.datasets.changing(base.version)
             self.datasets.env.failpoint("columns.opened")
             with lance_errors(f"dropping columns of {self.uri}"):
                 dataset.drop_columns(list(names))
@@ -98,7 +98,7 @@ class Columns(Lake):
             require_column(base, old)
             check(base)
             check_new(base, [base.schema.plain.field(old).with_name(new)])
-            dataset = self.datasets.own(base.version)
+            dataset = self.datasets.changing(base.version)
             self.datasets.env.failpoint("columns.opened")
             change: Any = {"path": old, "name": new}
             with lance_errors(f"renaming column {old!r} of {self.uri}"):
@@ -113,7 +113,7 @@ class Columns(Lake):
             base = self.open_base()
             if expire is not None:
                 expire.check(base.schema.plain)
-            dataset = self.datasets.own(base.version)
+            dataset = self.datasets.changing(base.version)
             _set_expire(dataset, expire)
             return dataset.version
 
@@ -123,7 +123,7 @@ class Columns(Lake):
         """The base is the oldest level, so deleting a row from it brings no older row back. A newer
         row of the same key, in an SSTable or a log, is judged on its own (L-11).
         """
-        dataset = self.datasets.own(version)
+        dataset = self.datasets.changing(version)
         with lance_errors(f"dropping expired rows of {dataset.uri}"):
             expired = dataset.count_rows(alive.expired_sql())
             if expired:

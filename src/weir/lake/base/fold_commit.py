@@ -170,7 +170,7 @@ class Folds(Fences, History):
         if base.mem_wal is None:
             raise InvalidInput(f"{self.uri} has no MemWAL index; nothing can be marked compacted")
         # A separate handle: a merge moves the handle it is called on.
-        dataset = self.datasets.own(base.version)
+        dataset = self.datasets.changing(base.version)
         # An empty merge is the only pylance operation that carries marks; any join column will do.
         column = base.schema.primary_key[:1] or tuple(base.schema.arrow.names[:1])
         with lance_errors(f"marking generations of {self.uri} as compacted"):

@@ -90,7 +90,7 @@ class Indexes(Lake):
             kind = _kind(spec, base)
             name = _name(spec, kind, list_indexes(base))
             # An own handle: making an index borrows it exclusively, and moves it.
-            dataset = self.datasets.own(base.version)
+            dataset = self.datasets.changing(base.version)
             self.datasets.env.failpoint("index.opened")
             try:
                 with lance_errors(f"making index {name!r} of {self.uri}"):
@@ -109,7 +109,7 @@ class Indexes(Lake):
             known = [index.name for index in self.indexes()]
             if name not in known:
                 raise InvalidInput(f"{self.uri} has no index {name!r}; it has {known or 'none'}")
-            dataset = self.datasets.own()
+            dataset = self.datasets.changing()
             with lance_errors(f"dropping index {name!r} of {self.uri}"):
                 dataset.drop_index(name)
 
@@ -117,7 +117,7 @@ class Indexes(Lake):
 
     def optimize_indices(self, names: Sequence[str] | None = None) -> int:
         """See `Lake`."""
-        dataset = self.datasets.own()
+        dataset = self.datasets.changing()
         options: dict[str, Any] = {} if names is None else {"index_names": list(names)}
         with lance_errors(f"updating the indexes of {self.uri}"):
             dataset.optimize.optimize_indices(**options)

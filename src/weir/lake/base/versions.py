@@ -46,7 +46,7 @@ class Versions(Lake):
 
     def protect_version(self, name: str, version: int) -> None:
         """See `Lake`."""
-        dataset = self.datasets.own()
+        dataset = self.datasets.changing()
         with lance_errors(f"protecting version {version} of {self.uri}"):
             try:
                 dataset.tags.create(name, version)
@@ -160,7 +160,7 @@ class Versions(Lake):
         """See `Lake`."""
         if is_local(self.store):
             require_no_links(self.store)  # guard: G-13 test_inside_the_table
-        dataset = self.datasets.own()
+        dataset = self.datasets.changing()
         with lance_errors(f"cleaning up old versions of {self.uri}"):
             newest = dataset.version if keep_from is None else min(keep_from, dataset.version)
             # Lance looks for its branches under one spelling of the URI only.
@@ -205,7 +205,7 @@ class Versions(Lake):
     ) -> int:
         """See `Lake`."""
         # A separate handle: compaction moves the handle it is called on.
-        dataset = self.datasets.own()
+        dataset = self.datasets.changing()
         with lance_errors(f"compacting the files of {self.uri}"):
             dataset.optimize.compact_files(
                 target_rows_per_fragment=target_rows_per_fragment,
@@ -228,6 +228,7 @@ class Versions(Lake):
 
     def commit_files(self, plan: FilePlan, results: Sequence[str]) -> int:
         """Commits on the handle of the plan: on a newer one, rows deleted since could come back."""
+        self.datasets.before_changes()  # C-16
         with lance_errors(f"compacting the files of {self.uri}"):
             made = [RewriteResult.from_json(text) for text in results]  # type: ignore[attr-defined]
             Compaction.commit(plan.dataset, made)

@@ -27,7 +27,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from weir.env import Bell, Thread
-from weir.errors import CommitConflict, SnapshotExpired, WeirError
+from weir.errors import CommitConflict, NotAWeirTable, SnapshotExpired, WeirError
 from weir.lake.base.fence import FENCE
 from weir.lake.base.fold import BaseFence
 from weir.lake.base.fold_commit import FOLD
@@ -59,6 +59,7 @@ def take_claim(core: Core, record: JobRecord) -> Claim:
     `CommitConflict` when this process slept, and the place of its fence was cleaned up.
     """
     core.env.failpoint("compact.claimed")
+    _require_own(core, record)
     version = core.lake.fence_base(record.token)
     fence = BaseFence(record.token, require_above_base_floor(core, version))
     core.env.failpoint("compact.fenced")
@@ -67,6 +68,17 @@ def take_claim(core: Core, record: JobRecord) -> Claim:
         # Its fold may be in the base without its marks, and nobody after us knows of it.
         claim.complete(record.job)
     return claim
+
+
+def _require_own(core: Core, record: JobRecord) -> None:
+    """C-16: after the claim, which a drop that comes later ends; before it, it may have been made
+    in the chain of the next table, whose compactors need not wait for it."""
+    try:
+        core.record_number()  # guard: C-16 test_drop
+    except NotAWeirTable:
+        with suppress(WeirError):
+            Jobs(core.store).append(replace(record, state="left"))
+        raise
 
 
 class Claim:

@@ -10,13 +10,14 @@ committing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar, Final, Literal
 from uuid import UUID
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weir.env import Env
 from weir.errors import CommitConflict
 from weir.format import paths
 from weir.read.snapshot import Snapshot
@@ -159,6 +160,20 @@ class Jobs:
         reached = {} if after is None else after.reached
         number = 0 if after is None else after.seq
         return self.append(JobRecord("claimed", token, unfinished, reached, seq=number))
+
+    def bury(self, env: Env, is_under_way: Callable[[], bool]) -> None:
+        """End the chain of a table whose drop is under way (C-16).
+
+        The next table's goes on from that record: no compaction of this one can append any more.
+        """
+
+        def end(found: JobRecord | None) -> JobRecord | None:
+            # Asked after the read: what was read is this table's, and is appended to or lost.
+            if found is None or not is_under_way():
+                return None
+            return replace(found, state="done", token=str(env.new_id()), job=None, reached={})
+
+        self._chain.update(end, env, "compactions claimed the table again and again; drop again")
 
     def append(self, record: JobRecord) -> JobRecord:
         """The next step of our own claim; `CommitConflict` when somebody else took over."""

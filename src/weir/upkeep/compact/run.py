@@ -139,6 +139,9 @@ def compact(
 
     try:
         report = core.env.meters.traced(COMPACT, act, run.facts, core.env.clock)
+    except CommitConflict:
+        core.record_number()  # C-16: raises when it was dropped
+        raise
     except SealedShard as sealed:  # guard: C-11 test_compaction_says_what_to_do
         core.record_number()  # C-16: raises when it was dropped
         raise CommitConflict(

@@ -184,7 +184,7 @@ def _record_finished(job: GcRun, shards: Mapping[UUID, int]) -> None:
 
     if not shards or job.dry_run:
         return
-    core, known = job.core, TableRecords(job.core.store)
+    core, known = job.core, job.core.records()
     record = known.find()
     if record is None or finish(record) == record:
         return
