@@ -23,7 +23,7 @@ def test_s7_an_error_of_the_store_is_not_the_end_of_a_log_beside_the_data(
     assert rows(again(table)) == expect((range(5), "a"))
     reader = again(table)
 
-    def fail(*_args):
+    def fail(*_args, **_how):
         raise StoreError("try again")
 
     monkeypatch.setattr(reader.core.tails, "tip", fail)

@@ -181,7 +181,7 @@ def test_c11_threads_that_wait_for_one_receipt_send_its_rows_on_once(tmp_path, s
 
 
 def test_f16_rows_that_a_wait_handed_back_are_sent_nowhere_by_a_later_one(tmp_path):
-    table, writer = opened(tmp_path, config=None)
+    table, writer = opened(tmp_path)
 
     def die(step):
         if step == "checkpointed":
