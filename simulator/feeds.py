@@ -31,8 +31,8 @@ from weir.table import Table
 
 Seen = tuple[Any, ...]
 """A row as a consumer gets it; a delete may have the key only."""
-Part = tuple[UUID, int, list[Seen]]
-"""A shard, the position of an entry in it, and its rows that a feed has handed out."""
+Part = tuple[int, list[Seen]]
+"""The position of an entry, and its rows that a feed has handed out, which are not all."""
 FINAL: Final = Role("final", ops=1)
 
 
@@ -70,48 +70,41 @@ class Tally:
         since: Mapping[UUID, int] | None,
         *,
         keys_of_deletes: bool = True,
-        part: Part | None = None,
+        parts: Mapping[UUID, Part] | None = None,
     ) -> None:
-        """`part`: the entry after `since` of which an earlier feed handed out some rows."""
+        """`parts`: the entries after `since` of which an earlier feed handed out some rows."""
         self._run = run
         self._keys_of_deletes = keys_of_deletes
         self.resumes = since is not None
         self.at: dict[UUID, int] = dict(since or {})
         """The position through which it has everything, by shard."""
-        self.part: Part | None = part
-        """The entry that is being handed out, and its rows so far."""
+        self.parts: dict[UUID, Part] = dict(parts or {})
+        """The entry of each shard that was begun: a feed that resumes within one hands out what
+        has come in other shards first, as it reads shard after shard."""
         self._first: set[UUID] = set()
         """The shards of its first round, once that is over."""
 
     def handed(self, shard: UUID, position: int, rows: list[Seen]) -> None:
         """The consumer gets some rows of an entry."""
-        if self.part is not None and self.part[:2] != (shard, position):
-            self.settle()
-        if self.part is None:
-            self._check_passed(shard, position - 1)
-            self.part = (shard, position, [])
-        self.part = (shard, position, [*self.part[2], *rows])
-        want, got = self._entry(shard, position), self.part[2]
+        begun, had = self.parts.pop(shard, (position, []))
+        if begun != position:
+            raise Violation("A", f"a feed hands out {had} of {begun}, then {position}")
+        if position <= self.at.get(shard, 0):
+            raise Violation("R", f"a feed hands out {rows} at {position} once more")
+        self._check_passed(shard, position - 1)
+        want, got = self._entry(shard, position), had + rows
         if got != want[: len(got)]:
             raise Violation("R", f"a feed hands out {got} at {position}, the log has {want}")
-
-    def part_before(self, change: Change) -> Part | None:
-        """What the consumer had of the change's entry before it gets the change."""
-        if self.part is not None and self.part[:2] == (change.shard, change.position):
-            return self.part
-        return None
+        if len(got) < len(want):
+            self.parts[shard] = (position, got)
+            return
+        self.at[shard] = position
+        self._run.judge.counts["entries fed"] += 1
 
     def settle(self) -> None:
-        """The consumer leaves an entry, and must have got all of its rows."""
-        if self.part is None:
-            return
-        shard, position, got = self.part
-        want = self._entry(shard, position)
-        if got != want:
-            raise Violation("A", f"a feed hands out {got} of {want} at {position}")
-        self.at[shard] = position
-        self.part = None
-        self._run.judge.counts["entries fed"] += 1
+        """The consumer must have got every entry whole."""
+        if self.parts:
+            raise Violation("A", f"a feed hands out only this of some entries: {self.parts}")
 
     def stands(self, positions: Mapping[UUID, int]) -> None:
         """A bookmark says that the consumer has everything through these positions."""
@@ -185,9 +178,9 @@ class Consumer:
 
     def read(self, *, follow: bool, until: int = 0) -> None:
         """Read one feed, from the bookmark on if there is one."""
-        run, (text, part) = self.run, self.run.bookmarks.get(self.name, (None, None))
+        run, (text, parts) = self.run, self.run.bookmarks.get(self.name, (None, {}))
         since = None if text is None else Bookmark.from_json(text).positions
-        tally, low = Tally(run, since, part=part), lows(run.judge)
+        tally, low = Tally(run, since, parts=parts), lows(run.judge)
         run.note(self.actor, f"reads changes since {text}" + (", follows" if follow else ""))
 
         def is_over() -> bool:
@@ -200,13 +193,16 @@ class Consumer:
         )
         try:
             for change in feed:
-                before = tally.part_before(change)
+                before = dict(tally.parts)
                 self._got(tally, change)
                 if self.rng.random() < 0.3:
                     tally.stands(_without(feed.bookmark, tally, change))
                     after = self.rng.random() < 0.5
                     saved = change.bookmark if after else feed.bookmark
-                    run.bookmarks[self.name] = (saved.to_json(), tally.part if after else before)
+                    run.bookmarks[self.name] = (
+                        saved.to_json(),
+                        dict(tally.parts) if after else before,
+                    )
                 if self.rng.random() < 0.1:
                     self.actor.env.clock.sleep(self.rng.choice((0.5, 30.0)))
                 if self.rng.random() < 0.03:
@@ -216,9 +212,8 @@ class Consumer:
             run.note(self.actor, "its place was collected; begins anew")
             run.bookmarks.pop(self.name, None)
             return
-        tally.settle()
         tally.stands(feed.bookmark.positions)
-        run.bookmarks[self.name] = (feed.bookmark.to_json(), None)
+        run.bookmarks[self.name] = (feed.bookmark.to_json(), dict(tally.parts))
         if not follow:
             tally.ended(low)
         run.judge.counts["feeds"] += 1

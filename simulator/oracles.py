@@ -258,6 +258,8 @@ class Judge:
             restores = held.is_running or manifest.sstables != before.sstables
             if last is not None and last.epoch == held.epoch and restores:
                 self._on_rollback(held, truth, manifest)
+        if 0 < manifest.log_place < before.log_place:
+            raise Violation("S", f"manifest {version} names an earlier place of the log (S-3)")
         if manifest.log_place not in {0, truth.place}:
             self._on_move(truth, manifest)
         self._check_move(actor, truth, manifest, before)

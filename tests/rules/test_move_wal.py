@@ -224,29 +224,49 @@ def test_s9_a_task_whose_handle_is_older_than_a_move_reads_what_was_planned_afte
     open_writer.close()
 
 
-def test_s3_a_mover_that_slept_past_another_and_a_collection_finds_its_place(tmp_path):
-    """Why the records of places are not collected: the manifest may name a lower one again."""
+def test_s3_a_mover_that_slept_past_another_moves_the_log_from_where_it_is(tmp_path):
+    """It named its own place, the lower number, and a feed that had seen the higher stayed there.
+
+    Nobody has claimed the shard, so no epoch keeps the late commit out.
+    """
     table = make(tmp_path / "t", 1)
     (shard,) = table.core.shard_ids()
+    feed = again(table).changes(follow=True, stop=lambda: True)
     named = []
+
+    def note():
+        assert list(feed.poll()) == []
+        named.append(table.core.log(shard).latest().log_place)
 
     def overtaken(point):
         if point == "move.placed" and not named:
-            named.append(0)
+            note()
             again(table).move_wal(str(tmp_path / "w2"))
-            named.append(table.core.log(shard).latest().log_place)
+            note()
             collect(again(table).core, 0, "2m", keep_first_entries=False)
+
+    slept = again(table, env=Env(failpoint=overtaken))
+    slept.move_wal(str(tmp_path / "w1"))
+    with again(table).writer() as writer:
+        put(writer, A, "a")
+    assert sum(change.batch.num_rows for change in feed.poll()) == len(A)
+    note()
+    assert named == [0, 2, 3], "the number of the place only rises"
+    assert places(table) == {again(table).wal_uri} == {str(tmp_path / "w1")}
+    assert rows(again(table)) == expect((A, "a"))
+
+
+def test_s8_a_move_after_which_another_moved_the_log_says_so(tmp_path):
+    table, others = make(tmp_path / "t", 1), []
+
+    def overtaken(point):
+        if point.startswith("move.moved") and not others:
+            others.append(again(table).move_wal(str(tmp_path / "w2")))
 
     slept = again(table, env=Env(failpoint=overtaken))
     with pytest.raises(CommitConflict, match="another process moved it"):
         slept.move_wal(str(tmp_path / "w1"))
-    # Nobody has claimed the shard, so no epoch kept the late commit out.
-    named.append(table.core.log(shard).latest().log_place)
-    assert named == [0, 2, 1]
-    assert log_place(table, shard).uri == str(tmp_path / "w1")
-    with again(table).writer() as writer:
-        put(writer, A, "a")
-    assert rows(again(table)) == expect((A, "a"))
+    assert places(table) == {again(table).wal_uri} == {str(tmp_path / "w2")}
 
 
 def test_s3_a_move_beside_a_reshard_passes_the_shards_that_it_seals(tmp_path, monkeypatch):

@@ -4,12 +4,12 @@ A record alone changes nothing. The shard's manifest names the one that counts, 
 move and a claim race for the same manifest version and one of them wins (S-3). A record names the
 place it follows: those two numbers are the whole history of a log.
 
-Nothing trims these records, for three reasons. A mover writes its record, then the manifest, and
-may sleep in between: while nobody has claimed the shard, no epoch stops it, and the manifest then
-names a record below one that counted before (S-3), so neither number nor age tells that a record
-is dead. They are all that leads collection and `drop` to entries which a move left in other stores,
-and a store that is away is not an empty one (S-6). And readers find old entries from record to
-record (S-9). There is one for each move of a shard's log.
+The number that the manifest names only rises: a mover that slept between its record and its
+manifest starts over when the log was moved meanwhile.
+
+Nothing trims these records, for two reasons. They are all that leads collection and `drop` to
+entries which a move left in other stores, and a store that is away is not an empty one (S-6). And
+readers find old entries from record to record (S-9). There is one for each move of a shard's log.
 """
 
 from __future__ import annotations

@@ -266,6 +266,10 @@ def _switch(
     stores.env.failpoint("move.placed")
 
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        # No epoch stops a mover that sleeps here while nobody has claimed the shard; the number
+        # of the place may only rise, as readers and the mark of the place rely on it.
+        if current.log_place > place.seq:  # guard: S-3 test_move_wal
+            raise WalMoved(f"{manifests.site}: its log was moved to another place; move it again")
         return replace(current, log_place=made.seq), Evidence()
 
     moved = manifests.update(change, epoch=epoch)
