@@ -190,8 +190,9 @@ def test_f16_what_a_receipt_found_before_it_was_interrupted_is_handed_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = sharded(tmp_path / "t", Env(), 2)
-    writer = table.writer()
-    writer.put(rows(ALL))
+    # Nothing is sent before somebody waits, or the put itself may be told.
+    writer = table.writer(BUFFERED)
+    writer.put(rows(ALL), wait=True)
     for shard in weir.open(table.uri).shards():  # the writer is fenced everywhere
         shard.writer().close()
     wait = Receipt._wait
