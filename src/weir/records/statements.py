@@ -59,6 +59,10 @@ class OpenStatement(Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """What it writes to that shard; None: nothing."""
         return next((share for share in self.shares if share.shard == shard), None)
 
+    def touches(self, shards: Collection[UUID]) -> bool:
+        """Whether it writes to one of these shards."""
+        return any(share.shard in shards for share in self.shares)
+
     @property
     def mark(self) -> int:
         """What the mark of its shards is at least while it may be open."""
@@ -90,7 +94,7 @@ class Statements(Record, frozen=True):
 
     def touching(self, table: UUID, shards: Collection[UUID]) -> list[OpenStatement]:
         """Those that write to one of these shards."""
-        return [one for one in self.of(table) if any(s.shard in shards for s in one.shares)]
+        return [one for one in self.of(table) if one.touches(shards)]
 
 
 def is_open_mark(mark: int) -> bool:

@@ -10,7 +10,7 @@ from weir.errors import SealedShard
 from weir.records.statements import OpenStatement, Share, StatementRecords, Statements
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import Shard, unregistered_writer
-from weir.routing.statements import PATIENCE_SECONDS, raise_mark
+from weir.routing.statements import abort, patience_ends, raise_mark, wait_while
 
 logger = logging.getLogger("weir.routing")
 
@@ -20,27 +20,20 @@ def finish(core: Core, concerns: Callable[[OpenStatement], bool] = lambda _: Tru
 
     Returns the latest record. One list when none is open.
     """
-    records, clock = StatementRecords(core.store, core.env), core.env.clock
-    latest, table = records.load(), core.record.table_id
-    waiting = {one.id for one in latest.of(table) if concerns(one)}
-    until = clock.boottime() + PATIENCE_SECONDS
-    pause = 0.02
+    first = StatementRecords(core.store, core.env).load()
+    waiting = {one.id for one in first.of(core.record.table_id) if concerns(one)}
+    if not waiting:
+        return first
+    until = patience_ends(core)
     while True:
-        left = [one for one in latest.of(table) if one.id in waiting]
+        latest, left = wait_while(core, lambda one: one.id in waiting, until)
         if not left:
             return latest
-        if clock.boottime() < until:
-            clock.sleep(pause)
-            pause = min(2 * pause, 0.3)
-        else:
-            for one in left:
-                if one.is_decided:
-                    complete(core, one)
-                else:
-                    logger.warning("statement.aborted table=%s id=%s", core.uri, one.id)
-                    if records.abort(one):
-                        end_marks(core, one)
-        latest = records.load()
+        for one in left:
+            if one.is_decided:
+                complete(core, one)
+            elif abort(core, one):
+                end_marks(core, one)
 
 
 def complete(core: Core, one: OpenStatement) -> None:

@@ -11,7 +11,7 @@ Keeps
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -27,6 +27,7 @@ from weir.format.schema import TOMBSTONE
 from weir.keys.keyset import KeySet
 from weir.log.tailer import WalTailer
 from weir.records.statements import (
+    OpenStatement,
     Share,
     StatementRecords,
     Statements,
@@ -185,20 +186,39 @@ def await_decided(core: Core, shards: Collection[UUID] | None) -> Statements:
 
     One that stays undecided for `PATIENCE_SECONDS` is aborted. None: of all shards.
     """
+    until = patience_ends(core)
+    while True:
+        latest, left = wait_while(
+            core, lambda one: not one.is_decided and (shards is None or one.touches(shards)), until
+        )
+        if not left:
+            return latest
+        for one in left:
+            abort(core, one)
+
+
+def patience_ends(core: Core) -> float:
+    """Until when a statement of others is waited for."""
+    return core.env.clock.boottime() + PATIENCE_SECONDS
+
+
+def wait_while(
+    core: Core, is_waited_for: Callable[[OpenStatement], bool], until: float
+) -> tuple[Statements, list[OpenStatement]]:
+    """The latest record, and which of the table's statements are still waited for at that time;
+    the moment none is, it returns."""
     records, clock = StatementRecords(core.store, core.env), core.env.clock
-    until, pause = clock.boottime() + PATIENCE_SECONDS, _POLL_SECONDS
+    pause = _POLL_SECONDS
     while True:
         latest = records.load()
-        found = latest.of(core.record.table_id)
-        if shards is not None:
-            found = tuple(latest.touching(core.record.table_id, shards))
-        undecided = [one for one in found if not one.is_decided]
-        if not undecided:
-            return latest
-        if clock.boottime() < until:
-            clock.sleep(pause)
-            pause = min(2 * pause, _POLL_SECONDS_MAX)
-            continue
-        for one in undecided:
-            logger.warning("statement.aborted table=%s id=%s", core.uri, one.id)
-            records.abort(one)
+        left = [one for one in latest.of(core.record.table_id) if is_waited_for(one)]
+        if not left or clock.boottime() >= until:
+            return latest, left
+        clock.sleep(pause)
+        pause = min(2 * pause, _POLL_SECONDS_MAX)
+
+
+def abort(core: Core, one: OpenStatement) -> bool:
+    """Withdraw a statement of others; False if it is decided by now."""
+    logger.warning("statement.aborted table=%s id=%s", core.uri, one.id)
+    return StatementRecords(core.store, core.env).abort(one)

@@ -153,7 +153,7 @@ def _propose(
 
     def is_in_the_way(other: OpenStatement) -> bool:
         is_same = name is not None and other.name == name
-        return is_same or any(share.shard in wanted for share in other.shares)
+        return is_same or other.touches(wanted)
 
     for _ in core.env.attempts(_TURNS, longest_delay=0.2):
         opened = StatementRecords(core.store, core.env).propose(draft)
