@@ -2,7 +2,8 @@
 
 The same threads put to all shards of a table. On a quick store the commit threads of its shards
 take turns, one entry at a time, and each waits until the putters that it woke have run: they are
-about to put again, and their rows belong in the next entries. Several commit threads at once would
+about to put again, and their rows belong in the next entries. They come in order: a shard that has
+waited for three others has the puts of many. Several commit threads at once would
 only take the interpreter from each other and from the putters. On a slow store entries of different
 shards are in flight together. `Pace` chooses between the two by the latest entries. A turn that
 takes too long is not waited for: no shard waits for the store of another.
@@ -10,6 +11,7 @@ takes too long is not waited for: no shard waits for the store of another.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from weir.env import Lock, Threads
@@ -75,7 +77,10 @@ class WaiterGroup:
         self.pace = Pace()
         self.ages = AgeWatch(self.lock)
         """Flushes MemTables of the writers when they are too old."""
-        self._turn = threads.lock()
+        self._is_taken = False
+        """A commit thread has its turn."""
+        self._next: deque[Lock] = deque()
+        """The gates of the commit threads that wait for a turn, in order."""
 
     @property
     def is_idle(self) -> bool:
@@ -90,13 +95,27 @@ class WaiterGroup:
         """
         if self.writers == 1 or not self.pace.is_quick or nbytes > LIGHT_BYTES:
             return False
-        if self._turn.acquire(True, 0.0 if is_urgent else PATIENCE_SECONDS):
+        with self.lock:
+            if not self._is_taken:
+                self._is_taken = True
+                return True
+            if is_urgent:
+                return False
+            gate = self.threads.lock()
+            gate.acquire()
+            self._next.append(gate)
+        if gate.acquire(True, PATIENCE_SECONDS):
             return True
-        if is_urgent:
-            return False
+        with self.lock:
+            if gate not in self._next:
+                return True  # handed over in this moment
+            self._next.remove(gate)
         self.pace.forget()
         return False
 
     def end_turn(self) -> None:
-        """End a turn that was begun."""
-        self._turn.release()
+        """Hand a turn that was begun to the commit thread that waits longest."""
+        with self.lock:
+            self._is_taken = bool(self._next)
+            if self._next:
+                self._next.popleft().release()
