@@ -189,9 +189,11 @@ class TableWriter:
         if small is None or way is None:
             return await self._awrite(await off_the_loop(self._intake.rows, data))
         record, shard, writer = way
-        taken: Taken = []
+        ack: Ack | None = None
         try:
-            return self._receipt(((shard, await writer.puts.aput_small(small, taken)),))
+            ack = writer.puts.small_ack(small)
+            await writer.puts.asee_through(ack)
+            return self._receipt(((shard, ack),))
         except WeirError as error:
             call = self._failed_put(shard, error, None)
             follow = partial(call.follow, self._split, record)
@@ -200,7 +202,7 @@ class TableWriter:
         except Exception:
             raise
         except BaseException:
-            self._keep_untaken(shard, data, taken)
+            self._keep_untaken(shard, data, [] if ack is None else [ack])
             raise
 
     async def adelete(self, keys: Keys) -> Receipt:

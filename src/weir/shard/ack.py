@@ -138,7 +138,7 @@ class Ack:
         self.wakes: Lock | None = None
         """What the thread that waits here releases as soon as it runs: the gate of the next one, or
         that of the committing thread."""
-        self.callbacks: list[DoneCallback] = []
+        self.callbacks: list[DoneCallback] | None = None
         self.future: asyncio.Future[None] | None = None
         """Awaited by a task; carries no result, the outcome is in the ack."""
         self.rows = rows
@@ -247,8 +247,14 @@ class Ack:
         """Call `callback(self)` once done, from the thread that finished it; immediately if it is
         done already."""
         if self.committer is None or not self.committer.add_callback(self, callback):
-            self.callbacks.append(callback)
+            self.call_when_done(callback)
             run_callbacks([self])
+
+    def call_when_done(self, callback: DoneCallback) -> None:
+        """Add a callback to those that `run_callbacks` calls."""
+        if self.callbacks is None:  # most puts have none, and one list fewer to collect
+            self.callbacks = []
+        self.callbacks.append(callback)
 
     def __repr__(self) -> str:
         state = "durable" if self.done else "waiting"
@@ -287,9 +293,10 @@ def run_callbacks(acks: Sequence[Ack]) -> None:
     _wake_tasks(acks)
     interrupt: KeyboardInterrupt | None = None
     for ack in acks:
-        while ack.callbacks:
+        callbacks = ack.callbacks
+        while callbacks:
             try:
-                callback = ack.callbacks.pop(0)
+                callback = callbacks.pop(0)
             except IndexError:  # another thread took the last one
                 break
             try:

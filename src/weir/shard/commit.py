@@ -24,6 +24,7 @@ Keeps
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -97,8 +98,9 @@ class Committer:
         self._is_timed = False
         """The commit thread wakes by itself to write what is queued. A buffered put calls a thread
         that does not: nobody else would, until its writer closes."""
-        self._finished: deque[Ack] = deque()
-        """Acks that are done, whose callbacks and tasks are still to be told."""
+        self._finished: deque[Sequence[Ack]] = deque()
+        """Acks that are done, those of an entry together, whose callbacks and tasks are still to be
+        told."""
         self._logged_at = self._env.clock.boottime()
         self._log_interval = state.config.stats_log_interval_s
 
@@ -187,7 +189,7 @@ class Committer:
         self._require_home(ack)
         with self._state.lock:
             if not ack.done:
-                ack.callbacks.append(callback)
+                ack.call_when_done(callback)
             return not ack.done
 
     def _require_home(self, ack: Ack) -> None:
@@ -568,7 +570,7 @@ class Committer:
                 done = state.end(ours, sent=sent)
         told = [ack for ack in done if ack.callbacks or ack.future is not None]
         if told:
-            self._finished.extend(told)
+            self._finished.append(told)
         return done
 
     def _take(self) -> EntrySlot | None:
@@ -578,7 +580,8 @@ class Committer:
         with state.lock:
             if state.failure is not None:
                 # F-13: the callers got their rows back, and may have put them elsewhere.
-                self._finished.extend(state.finish_end())
+                if ended := state.finish_end():
+                    self._finished.append(ended)
                 return None
             if state.slot is None:
                 group = state.take()
@@ -656,21 +659,17 @@ class Committer:
         for ack in acks:
             release_gate(ack)
             ack.gate = None  # it is woken: the next entry wakes others
-        self._finished.extend(acks)
         if acks:
+            self._finished.append(acks)
             self._call()
 
     def _run_finished(self) -> None:
-        """Wake the tasks and run the callbacks of acks that are done; no lock is held. An ack stays
-        listed until it was told: after an interrupt the next thread tells it again (F-16)."""
-        told = list(self._finished)
-        if told:
-            run_callbacks(told)
-            for ack in told:
-                try:  # noqa: SIM105  several times as fast as `suppress`
-                    self._finished.remove(ack)
-                except ValueError:  # another thread told it too
-                    pass
+        """Wake the tasks and run the callbacks of acks that are done; no lock is held. Acks stay
+        listed until they were told: after an interrupt the next thread tells them again (F-16)."""
+        for acks in list(self._finished):
+            run_callbacks(acks)
+            with contextlib.suppress(ValueError):  # another thread told them too
+                self._finished.remove(acks)
 
     # -- the commit thread -----------------------------------------------------------------------
 
@@ -754,7 +753,7 @@ class Committer:
     def _run_finished_apart(self) -> bool:
         """Run callbacks. They may put through this writer and wait: another commit thread is
         started if one is needed meanwhile, and goes on in place of this one (then False)."""
-        if not any(ack.callbacks for ack in self._finished):
+        if not any(ack.callbacks for acks in self._finished for ack in acks):
             self._run_finished()
             return True
         self._step_aside()

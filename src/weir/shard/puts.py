@@ -67,23 +67,24 @@ class Puts:
         """`put` for a task, which waits without blocking its loop."""
         put = as_small_put(data)
         if put is not None:
-            return await self.aput_small(put)
+            return await self.asee_through(self.small_ack(put))
         return await self.aput_shaped(await off_the_loop(self._intake.rows, data))
 
-    def aput_small(self, put: SmallPut, taken: Taken | None = None) -> Awaitable[Ack]:
-        """`aput` of rows that are known to be few."""
+    def small_ack(self, put: SmallPut) -> Ack:
+        """The ack of rows that are few, which a task is about to put with `asee_through`."""
         if put.kind is None:
-            return self._aput(self._unshaped_ack(put, taken))
+            return self._unshaped_ack(put)
         # Copied now: another task may write to its memory before a thread shapes it (M-9).
-        return self.aput_shaped(self._intake.rows(put.data), taken)
+        return self._ack(self._intake.rows(put.data))
 
     def aput_shaped(
         self, batches: Sequence[pa.RecordBatch], taken: Taken | None = None
     ) -> Awaitable[Ack]:
         """`put_shaped` for a task."""
-        return self._aput(self._ack(batches, taken))
+        return self.asee_through(self._ack(batches, taken))
 
-    async def _aput(self, ack: Ack) -> Ack:
+    async def asee_through(self, ack: Ack) -> Ack:
+        """Put the rows of an ack, as a task; return it when they are durable."""
         if ack.done:
             return ack
         done = ack.future = asyncio.get_running_loop().create_future()
@@ -106,14 +107,14 @@ class Puts:
     def _is_over(self) -> bool:
         return self._state.closing or self._state.ending.is_over
 
-    def _unshaped_ack(self, put: SmallPut, taken: Taken | None) -> Ack:
+    def _unshaped_ack(self, put: SmallPut, taken: Taken | None = None) -> Ack:
         """The ack of a small put, whose rows the committing thread shapes."""
         if self._is_over:
             raise self._state.ending.refused(self._intake.rows(put.data))
         # As if they were a batch of their own; less once they are shaped with others.
         nbytes = put.nbytes + self._intake.bytes_of_columns
         ack = Ack(self._committer, (), rows=put.rows, nbytes=nbytes)
-        ack.unshaped = put.kept()  # guard: M-9 test_reused_memory
+        ack.unshaped = put
         if taken is not None:
             taken.append(ack)
         return ack
