@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, ClassVar, Final, Literal
 from uuid import UUID
 
@@ -48,7 +49,7 @@ class Route(Struct, frozen=True, forbid_unknown_fields=True):
     spec: Spec
 
 
-class TableRecord(Record, frozen=True, tag_field="format", tag=FORMAT):
+class TableRecord(Record, frozen=True, dict=True, tag_field="format", tag=FORMAT):
     """One version of the record. Shards that are made as rows come are not listed: their values
     give their ids."""
 
@@ -87,7 +88,7 @@ class TableRecord(Record, frozen=True, tag_field="format", tag=FORMAT):
             raise ValueError(f"{self.wal_folder!r} is not the name of a log's folder")
         _ = self.writer_defaults
 
-    @property
+    @cached_property  # every read asks for one of them
     def writer_defaults(self) -> WriterConfig:
         """The settings of a writer that was given none."""
         return WriterConfig.from_record(self.settings)
