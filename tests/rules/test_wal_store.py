@@ -1,5 +1,6 @@
 """S-1 to S-6: a log in a folder of another store, named by the manifest, moved behind a fence."""
 
+import contextlib
 import shutil
 from dataclasses import replace
 from uuid import uuid4
@@ -517,6 +518,32 @@ def test_x1_a_log_that_is_back_beside_the_data_is_found_without_the_field(tmp_pa
         assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
     again(table).move_wal(str(tmp_path / "w"))
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_x1_a_log_that_goes_on_without_a_lost_one_is_found_without_the_field(tmp_path, dies):
+    """The mark named the lost place, and the native program's rows were given up with it."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    wipe(tmp_path / "w")
+    died = []
+
+    def die(step):
+        if dies and step == "move.replaced":
+            died.append(step)
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        again(table, env=Env(failpoint=die)).move_wal(None, accept_loss=True)
+    assert bool(died) == dies
+    if dies:
+        again(table).move_wal(None, accept_loss=True)  # finds it there
+    claim_natively(table)
+    assert log_place(again(table)).uri is None
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
 
 def test_s3_a_place_that_no_manifest_names_never_counts(tmp_path):

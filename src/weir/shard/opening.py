@@ -176,6 +176,9 @@ def _site(
         lost = _Lost(place, target, error)
         return _replace(stores, manifests, current, floors, lost, accept_loss=accept_loss), None
     if target == place.uri or site.wal.uri == f"{target}/{place.folder}":
+        if current is not None:
+            # A move died before it did so.
+            mark_place(manifests, current, floors)  # guard: X-1 test_wal_store
         return site, state
     if current is not None and current.writer_epoch == UNCLAIMED:  # guard: F-1
         try:
@@ -220,10 +223,12 @@ def _replace(
     following = structs.replace(_next(stores, place, lost.target), after=int(through))
     made = append_place(stores.store, shard, following, stores.env)
     try:
-        manifests.replace_log(current, made.seq, through)
+        replaced = manifests.replace_log(current, made.seq, through)
     except CommitConflict as taken:
         raise WalMoved(f"{manifests.site}: another process opened it first: {taken}") from taken
     stores.env.failpoint("move.replaced")
+    # A native program may be the next to write: the mark must not name the lost place.
+    mark_place(manifests, replaced, floors)  # guard: X-1 test_wal_store
     if is_whole:
         logger.warning("wal.lost %s uri=%s: it held no unflushed rows", label, place.root)
     else:
