@@ -627,20 +627,28 @@ def forged(tmp_path):
     return table, other
 
 
+@pytest.mark.parametrize("alias", [None, "w2"])
 @pytest.mark.parametrize("way", ["writer", "read", "move"])
-def test_s8_a_forged_record_leads_nobody_into_another_table_s_log(tmp_path, way):
-    """The folder says whose logs it holds; our own records about it do not count (G-13)."""
+def test_s8_a_forged_record_leads_nobody_into_another_table_s_log(tmp_path, way, alias):
+    """The folder says whose logs it holds; our own records about it do not count (G-13).
+
+    Nor does it count that the caller named the store as his own: several tables may have it.
+    """
     table, other = forged(tmp_path)
     before = files(tmp_path / "w2")
+    if alias is not None:  # the record names a store that is not there, the caller the other's
+        places = paths.places_chain(table.shards()[0].id)
+        rewrite(table, places, lambda raw: raw.update(uri=str(tmp_path / "w0")))
+        alias = str(tmp_path / alias)
 
     def write():
-        with again(table).writer() as writer:
+        with again(table, wal_uri=alias).writer() as writer:
             put(writer, [1], "stray")
 
     use = {
         "writer": write,
-        "read": lambda: rows(again(table)),
-        "move": lambda: again(table).move_wal(str(tmp_path / "w3")),
+        "read": lambda: rows(again(table, wal_uri=alias)),
+        "move": lambda: again(table, wal_uri=alias).move_wal(str(tmp_path / "w3")),
     }[way]
     with pytest.raises(WalStoreMismatch, match="another table's log") as caught:
         use()

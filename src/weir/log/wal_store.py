@@ -295,15 +295,7 @@ class WalStores:
         return True
 
     def _checked(self, uri: str, root: str) -> Store:
-        if self.alias is not None and self.alias != uri:
-            # Its name is unique: a folder of that name under the other URI is the same one.
-            other = self._open_folder(self.alias + root[len(uri) :])
-            if _read_owner(other, paths.LOG_OWNER) is not None:
-                return other
-        if not self.consent.may_ask(root):
-            raise self.consent.refused(root, "as the place of its log")
-        wal = self._open_folder(root)
-        owner = _read_owner(wal, paths.LOG_OWNER)
+        wal, owner = self._found(uri, root)
         if owner is None:
             raise LogFolderMissing(
                 f"{root} is recorded as the place of a log of {self.store.uri} but is not there:"
@@ -312,15 +304,28 @@ class WalStores:
                 " log was flushed"
             )
         # guard: G-13 test_inside_the_table
-        if not same_place(owner.table, self.consent.root) and not self.consent.covers(root):
+        if not same_place(owner.table, self.consent.root) and not self.consent.covers(wal.uri):
             raise WalStoreMismatch(
-                f"{root} holds logs of the table {owner.table}, but this table is"
+                f"{wal.uri} holds logs of the table {owner.table}, but this table is"
                 f" {self.consent.root}. Its records point to another table's log, so weir reads,"
                 " writes and deletes nothing there. If both are one table under two paths, open it"
-                f" under the first, or allow the store with the storage option {ALLOW}={root}"
+                f" under the first, or allow the store with the storage option {ALLOW}={wal.uri}"
                 " (--option on the command line)"
             )
         return wal
+
+    def _found(self, uri: str, root: str) -> tuple[Store, LogOwner | None]:
+        """The folder at that URI or under the alias of its store, and what it says of itself."""
+        if self.alias is not None and self.alias != uri:
+            # Its name is unique: a folder of that name under the other URI is the same one.
+            other = self._open_folder(self.alias + root[len(uri) :])
+            owner = _read_owner(other, paths.LOG_OWNER)
+            if owner is not None:
+                return other, owner
+        if not self.consent.may_ask(root):
+            raise self.consent.refused(root, "as the place of its log")
+        wal = self._open_folder(root)
+        return wal, _read_owner(wal, paths.LOG_OWNER)
 
     def _record(self, shard: UUID, number: int) -> LogPlace:
         with self._lock:
