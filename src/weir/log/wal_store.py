@@ -227,6 +227,15 @@ class WalStores:
                 self._folders[place.root] = found
         return found
 
+    def is_under_alias(self, place: LogPlace) -> bool:
+        """True for a place that this handle reaches under the alias. Costs what `folder` costs."""
+        if self.alias is None or place.root is None:
+            return False
+        try:
+            return self.folder(place).uri == f"{self.alias}/{place.folder}"
+        except (WalStoreMismatch, StoreError):
+            return False  # whoever goes there is told why not
+
     def forget(self) -> None:
         """Check every folder again before it is used: one was found to be gone."""
         with self._lock:
@@ -238,22 +247,25 @@ class WalStores:
         uri, _, folder = root.rpartition("/")
         return self.folder(LogPlace(uri=uri, folder=folder))
 
-    def folder_for(self, uri: str, *, is_named: bool = False) -> str:
-        """The folder for logs of the table in that WAL store: the recorded one, or a new one, which
-        is then in the table's record (S-8).
+    def place_for(self, uri: str, *, is_named: bool = False) -> LogPlace:
+        """Where logs of the table that go to that WAL store begin: in the recorded folder, or in a
+        new one, which is then in the table's record (S-8).
 
-        `is_named`: a call of the user names the store. Otherwise a new folder is begun only in a
-        store that knows the table, or is empty (G-13): `StoreDenied`. A get and a list for a folder
-        that is there; for a new one a list for each folder of the path, a probe of the store and
-        two puts more (`StoreUnsuitable`, before anything is written).
+        `is_named`: a call of the user names the store. Otherwise the place is the one that the
+        table's record names by now, wherever that is, and a new folder is begun only in a store
+        that knows the table, or is empty (G-13): `StoreDenied`. A get and a list for a folder that
+        is there; for a new one a list for each folder of the path, a probe of the store and two
+        puts more (`StoreUnsuitable`, before anything is written).
         """
-        records = TableRecords(self.store, self.table_id)
-        record = records.load()
+        consent, records = self.consent, TableRecords(self.store, self.table_id)
+        record, is_named = records.load(), is_named or uri == self.alias
+        if record.wal_uri != uri and not is_named:  # guard: S-8 test_move_wal
+            if record.wal_uri is None:
+                return BESIDE_THE_DATA
+            uri = record.wal_uri
         if record.wal_uri == uri and self._is_there(uri, record.wal_folder):
-            assert record.wal_folder is not None, "a place has a URI and a folder, or neither"
-            return record.wal_folder
-        wal, consent = self.at(uri), self.consent
-        is_allowed = is_named or uri == self.alias or consent.covers(uri)
+            return LogPlace(uri=uri, folder=record.wal_folder)
+        wal, is_allowed = self.at(uri), is_named or consent.covers(uri)
         if not is_allowed:
             is_allowed = consent.may_ask(uri) and admits(wal, consent.root)
         if not is_allowed:  # guard: G-13 test_inside_the_table
@@ -265,15 +277,14 @@ class WalStores:
 
         def change(latest: TableRecord) -> TableRecord:
             is_taken = (latest.wal_uri, latest.wal_folder) != (record.wal_uri, record.wal_folder)
-            if is_taken and latest.wal_uri == uri:
+            if is_taken and (latest.wal_uri == uri or not is_named):
                 return latest  # another process was faster
             return replace(latest, wal_uri=uri, wal_folder=made)
 
-        found = records.update(change, self.env).wal_folder
-        if found != made:
+        found = records.update(change, self.env)
+        if found.wal_folder != made:
             wal.delete([f"{made}/{paths.LOG_OWNER}"])
-        assert found is not None, "a place has a URI and a folder, or neither"
-        return found
+        return LogPlace(uri=found.wal_uri, folder=found.wal_folder)
 
     def _prove(self, uri: str) -> None:
         """`StoreUnsuitable` for a store without put-if-absent; once for all shards that go there.
