@@ -304,6 +304,13 @@ class Core:
                 self.record = structs.replace(self.record, finished=latest.finished)
         return number
 
+    def latest_record(self) -> TableRecord:
+        """The table's record as it is now, which this handle does not take over; its own while the
+        table is being made. One head when nothing changed."""
+        if not self.known_number or self.record_number() == self.record.seq:
+            return self.record
+        return self.records().load()
+
     def require_not_replaced(self) -> None:
         """Raise if this handle has met another table at its place (C-16). No request."""
         if self.is_replaced:
