@@ -16,7 +16,7 @@ from msgspec import structs
 
 import weir
 from simulator.steps import watched
-from tests.support.moments import again, expect, make, put, rows
+from tests.support.moments import again, expect, log_place, make, put, rows
 from weir.errors import CorruptEntry, InvalidInput, MissingEntry, StoreDenied, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import decode_manifest, encode_manifest
@@ -627,20 +627,28 @@ def forged(tmp_path):
     return table, other
 
 
+@pytest.mark.parametrize("alias", [None, "w2"])
 @pytest.mark.parametrize("way", ["writer", "read", "move"])
-def test_s8_a_forged_record_leads_nobody_into_another_table_s_log(tmp_path, way):
-    """The folder says whose logs it holds; our own records about it do not count (G-13)."""
+def test_s8_a_forged_record_leads_nobody_into_another_table_s_log(tmp_path, way, alias):
+    """The folder says whose logs it holds; our own records about it do not count (G-13).
+
+    Nor does it count that the caller named the store as his own: several tables may have it.
+    """
     table, other = forged(tmp_path)
     before = files(tmp_path / "w2")
+    if alias is not None:  # the record names a store that is not there, the caller the other's
+        places = paths.places_chain(table.shards()[0].id)
+        rewrite(table, places, lambda raw: raw.update(uri=str(tmp_path / "w0")))
+        alias = str(tmp_path / alias)
 
     def write():
-        with again(table).writer() as writer:
+        with again(table, wal_uri=alias).writer() as writer:
             put(writer, [1], "stray")
 
     use = {
         "writer": write,
-        "read": lambda: rows(again(table)),
-        "move": lambda: again(table).move_wal(str(tmp_path / "w3")),
+        "read": lambda: rows(again(table, wal_uri=alias)),
+        "move": lambda: again(table, wal_uri=alias).move_wal(str(tmp_path / "w3")),
     }[way]
     with pytest.raises(WalStoreMismatch, match="another table's log") as caught:
         use()
@@ -697,19 +705,13 @@ def shard_record(table, place):
     rewrite(table, folder, lambda raw: raw.update(uri=str(place)))
 
 
-@pytest.mark.parametrize("forge", ["table", "shard"])
-def test_g13_a_record_opens_no_place_for_the_log_where_something_else_is(tmp_path, forge):
+def test_g13_a_record_opens_no_place_for_the_log_where_something_else_is(tmp_path):
     """Even without a list of allowed places the place must know the table or be empty (S-2)."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     home = tmp_path / "home"
     home.mkdir()
     (home / "diary").write_text("mine")
-    if forge == "shard":
-        with table.writer() as writer:
-            put(writer, A, "a")
-        shard_record(table, home)
-    else:
-        rewrite(table, paths.table_chain(), lambda raw: raw.update(wal_uri=str(home)))
+    rewrite(table, paths.table_chain(), lambda raw: raw.update(wal_uri=str(home)))
     with pytest.raises(StoreDenied, match=r"not empty.*weir_allow"):
         put(again(table).writer(), B, "b")
     assert files(home) == {"diary": b"mine"}
@@ -719,6 +721,18 @@ def test_g13_a_record_opens_no_place_for_the_log_where_something_else_is(tmp_pat
     with again(table).writer() as writer:
         put(writer, [99], "c")
     assert rows(again(table))[99] == "c"
+
+
+def test_g13_a_shard_s_record_opens_no_place_for_the_log_that_the_table_s_does_not_name(tmp_path):
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    shard_record(table, tmp_path / "empty")
+    with again(table).writer() as writer:  # of which no row was in the log
+        put(writer, B, "b")
+    assert not (tmp_path / "empty").exists()
+    assert log_place(table).uri == str(tmp_path / "w")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
 
 def test_s2_a_replaced_disk_needs_no_word(tmp_path):

@@ -11,9 +11,9 @@ import pytest
 import weir
 from simulator.steps import watched
 from tests.support.dying import die_at_every_write
-from tests.support.moments import again, expect, log_place, make, put, rows
+from tests.support.moments import again, expect, log_place, make, put, rows, wipe
 from weir.env import Env
-from weir.errors import CommitConflict, WalStoreMismatch
+from weir.errors import CommitConflict, MissingEntry, WalStoreMismatch
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Snapshot, take_snapshot
 from weir.routing.natives import wanted_mem_wal_index
@@ -161,7 +161,7 @@ def test_s8_a_move_dies_at_every_write_and_is_finished_by_the_next(tmp_path):
     table = make(tmp_path / "t", 2)
     with table.writer() as writer:
         put(writer, A, "a")
-        table.core.wal_stores.folder_for(str(tmp_path / "w"), is_named=True)
+        table.core.wal_stores.place_for(str(tmp_path / "w"), is_named=True)
         put(writer, B, "b")
 
     def run(life):
@@ -246,12 +246,16 @@ def test_s3_a_mover_that_slept_past_another_moves_the_log_from_where_it_is(tmp_p
             collect(again(table).core, 0, "2m", keep_first_entries=False)
 
     slept = again(table, env=Env(failpoint=overtaken))
+    with pytest.raises(CommitConflict, match="another process moved it"):
+        slept.move_wal(str(tmp_path / "w1"))
+    note()
+    assert places(table) == {again(table).wal_uri} == {str(tmp_path / "w2")}
     slept.move_wal(str(tmp_path / "w1"))
     with again(table).writer() as writer:
         put(writer, A, "a")
     assert sum(change.batch.num_rows for change in feed.poll()) == len(A)
     note()
-    assert named == [0, 2, 3], "the number of the place only rises"
+    assert named == [0, 2, 2, 3], "the number of the place only rises"
     assert places(table) == {again(table).wal_uri} == {str(tmp_path / "w1")}
     assert rows(again(table)) == expect((A, "a"))
 
@@ -329,3 +333,98 @@ def test_s3_moves_and_reshards_at_one_moment_all_end(tmp_path):
             assert again(table).wal_uri == place
             assert again(table).sharding == weir.Bucket("id", 2)
             assert rows(again(table)) == expect((A, "a"))
+
+
+def test_s8_a_handle_of_before_a_move_does_not_undo_it(tmp_path):
+    """Its first writer took the log, and the table's record, back to the store that was left."""
+    table = make(tmp_path / "t", 3, wal_uri=str(tmp_path / "w"))
+    old = again(table)
+    again(table).move_wal(None)
+    shutil.rmtree(tmp_path / "w")
+    with old.writer() as writer:  # the first of each shard
+        put(writer, A, "a")
+    assert places(table) == {again(table).wal_uri} == {None}
+    assert not (tmp_path / "w").exists()
+    assert rows(again(table)) == expect((A, "a"))
+
+
+def test_s8_a_lost_log_goes_on_where_the_table_was_moved_to(tmp_path):
+    """A move was interrupted, then the store that it had begun to leave was wiped."""
+    table = make(tmp_path / "t", 2, wal_uri=str(tmp_path / "w1"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+
+    def die(step):
+        if step == "move.recorded":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        again(table, env=Env(failpoint=die)).move_wal(str(tmp_path / "w2"))
+    wipe(tmp_path / "w1")
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    assert places(table) == {again(table).wal_uri} == {str(tmp_path / "w2")}
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
+
+
+def test_s8_a_move_to_another_mount_point_is_recorded_for_every_shard(tmp_path):
+    """It reported the log as there, where a handle without that `wal_uri` did not find it."""
+    table = make(tmp_path / "t", 2, wal_uri=str(tmp_path / "w"))
+    put(table.writer(), A, "a")
+    shutil.move(tmp_path / "w", tmp_path / "mount")
+    place = str(tmp_path / "mount")
+    assert len(again(table, wal_uri=place).move_wal(place).moved) == 2
+    assert places(table) == {again(table).wal_uri} == {place}
+    assert rows(again(table)) == expect((A, "a"))
+
+
+def test_s8_a_second_mount_point_is_no_move_for_a_shard_without_a_log_either(tmp_path):
+    table = make(tmp_path / "t", 3, wal_uri=str(tmp_path / "w"))
+    with table.shards()[0].writer():
+        pass
+    shutil.move(tmp_path / "w", tmp_path / "mount")
+    with again(table, wal_uri=str(tmp_path / "mount")).writer() as writer:
+        put(writer, A, "a")
+    shutil.move(tmp_path / "mount", tmp_path / "w")
+    assert places(table) == {again(table).wal_uri} == {str(tmp_path / "w")}
+    assert rows(again(table)) == expect((A, "a"))
+
+
+def test_s7_a_move_to_where_a_lost_log_was_says_that_it_is_lost(tmp_path):
+    """It reported that the log was there already."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    put(table.writer(), A, "a")  # and dies
+    wipe(tmp_path / "w")
+    with pytest.raises(MissingEntry, match="accept-loss"):
+        again(table).move_wal(str(tmp_path / "w"))
+
+
+@pytest.mark.parametrize("change", ["move", "reshard"])
+def test_x1_a_handle_of_before_a_change_lets_no_native_writer_in_where_none_may_write(
+    tmp_path, change
+):
+    """Its compaction told them to write as it was when the handle was opened."""
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    old = again(table)
+    if change == "move":
+        again(table).move_wal(str(tmp_path / "w"))
+    else:
+        again(table).reshard(weir.Bucket("id", 3))
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    assert old.compact().rows_written
+    assert wanted_mem_wal_index(again(table).core) is None
+
+
+def test_x1_a_handle_that_takes_the_log_away_again_shuts_native_writers_out(tmp_path):
+    """It did not when the log was brought back after the handle was opened."""
+    place = str(tmp_path / "w")
+    table = make(tmp_path / "t", 1, wal_uri=place)
+    old = again(table, wal_uri=place)
+    again(table).move_wal(None)
+    with old.writer() as writer:
+        put(writer, A, "a")
+    assert again(table).wal_uri == place
+    assert wanted_mem_wal_index(again(table).core) is None

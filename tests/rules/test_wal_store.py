@@ -1,5 +1,6 @@
 """S-1 to S-6: a log in a folder of another store, named by the manifest, moved behind a fence."""
 
+import contextlib
 import shutil
 from dataclasses import replace
 from uuid import uuid4
@@ -128,6 +129,34 @@ def test_s2_a_lost_store_is_survived_when_the_gap_is_closed(places):
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
     assert log_place(table).uri == first.uri
     assert log_place(table).folder != first.folder
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_s7_a_deleted_bucket_is_a_lost_log_like_any_other(s3, tmp_path, is_closed):
+    """It was bad input: nothing read, went on without, gave up or dropped the table."""
+    options, bucket = s3.storage_options(), f"weir-logs-{uuid4().hex}"
+    s3.make_bucket(bucket)
+    table = make(tmp_path / "t", 1, wal_uri=f"s3://{bucket}", storage_options=options)
+    writer = table.writer()
+    put(writer, A, "a")
+    if is_closed:
+        writer.close()
+    wal = table.core.wal_stores.at(f"s3://{bucket}")
+    wal.delete([meta.path for meta in wal.list("")])
+    assert s3._request("DELETE", bucket) == 204
+    if is_closed:
+        assert rows(again(table)) == expect((A, "a"))
+    else:
+        with pytest.raises(WalStoreMismatch, match="not there"):
+            rows(again(table))
+        with pytest.raises(WalStoreMismatch, match="accept-loss"):
+            again(table).move_wal(None)
+    again(table).move_wal(None, accept_loss=not is_closed)
+    with again(table).writer() as after:
+        put(after, B, "b")
+    assert rows(again(table)) == (expect((A, "a"), (B, "b")) if is_closed else expect((B, "b")))
+    assert any("was deleted" in note or "is gone" in note for note in again(table).gc().skipped)
+    weir.drop(table.uri, storage_options=options)
 
 
 def test_s2_a_lost_folder_in_a_shared_store_is_replaced_if_the_store_knows_the_table(tmp_path):
@@ -517,6 +546,32 @@ def test_x1_a_log_that_is_back_beside_the_data_is_found_without_the_field(tmp_pa
         assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
     again(table).move_wal(str(tmp_path / "w"))
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_x1_a_log_that_goes_on_without_a_lost_one_is_found_without_the_field(tmp_path, dies):
+    """The mark named the lost place, and the native program's rows were given up with it."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    wipe(tmp_path / "w")
+    died = []
+
+    def die(step):
+        if dies and step == "move.replaced":
+            died.append(step)
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        again(table, env=Env(failpoint=die)).move_wal(None, accept_loss=True)
+    assert bool(died) == dies
+    if dies:
+        again(table).move_wal(None, accept_loss=True)  # finds it there
+    claim_natively(table)
+    assert log_place(again(table)).uri is None
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
 
 def test_s3_a_place_that_no_manifest_names_never_counts(tmp_path):

@@ -227,6 +227,15 @@ class WalStores:
                 self._folders[place.root] = found
         return found
 
+    def is_under_alias(self, place: LogPlace) -> bool:
+        """True for a place that this handle reaches under the alias. Costs what `folder` costs."""
+        if self.alias is None or place.root is None:
+            return False
+        try:
+            return self.folder(place).uri == f"{self.alias}/{place.folder}"
+        except (WalStoreMismatch, StoreError):
+            return False  # whoever goes there is told why not
+
     def forget(self) -> None:
         """Check every folder again before it is used: one was found to be gone."""
         with self._lock:
@@ -238,22 +247,25 @@ class WalStores:
         uri, _, folder = root.rpartition("/")
         return self.folder(LogPlace(uri=uri, folder=folder))
 
-    def folder_for(self, uri: str, *, is_named: bool = False) -> str:
-        """The folder for logs of the table in that WAL store: the recorded one, or a new one, which
-        is then in the table's record (S-8).
+    def place_for(self, uri: str, *, is_named: bool = False) -> LogPlace:
+        """Where logs of the table that go to that WAL store begin: in the recorded folder, or in a
+        new one, which is then in the table's record (S-8).
 
-        `is_named`: a call of the user names the store. Otherwise a new folder is begun only in a
-        store that knows the table, or is empty (G-13): `StoreDenied`. A get and a list for a folder
-        that is there; for a new one a list for each folder of the path, a probe of the store and
-        two puts more (`StoreUnsuitable`, before anything is written).
+        `is_named`: a call of the user names the store. Otherwise the place is the one that the
+        table's record names by now, wherever that is, and a new folder is begun only in a store
+        that knows the table, or is empty (G-13): `StoreDenied`. A get and a list for a folder that
+        is there; for a new one a list for each folder of the path, a probe of the store and two
+        puts more (`StoreUnsuitable`, before anything is written).
         """
-        records = TableRecords(self.store, self.table_id)
-        record = records.load()
+        consent, records = self.consent, TableRecords(self.store, self.table_id)
+        record, is_named = records.load(), is_named or uri == self.alias
+        if record.wal_uri != uri and not is_named:  # guard: S-8 test_move_wal
+            if record.wal_uri is None:
+                return BESIDE_THE_DATA
+            uri = record.wal_uri
         if record.wal_uri == uri and self._is_there(uri, record.wal_folder):
-            assert record.wal_folder is not None, "a place has a URI and a folder, or neither"
-            return record.wal_folder
-        wal, consent = self.at(uri), self.consent
-        is_allowed = is_named or uri == self.alias or consent.covers(uri)
+            return LogPlace(uri=uri, folder=record.wal_folder)
+        wal, is_allowed = self.at(uri), is_named or consent.covers(uri)
         if not is_allowed:
             is_allowed = consent.may_ask(uri) and admits(wal, consent.root)
         if not is_allowed:  # guard: G-13 test_inside_the_table
@@ -265,15 +277,14 @@ class WalStores:
 
         def change(latest: TableRecord) -> TableRecord:
             is_taken = (latest.wal_uri, latest.wal_folder) != (record.wal_uri, record.wal_folder)
-            if is_taken and latest.wal_uri == uri:
+            if is_taken and (latest.wal_uri == uri or not is_named):
                 return latest  # another process was faster
             return replace(latest, wal_uri=uri, wal_folder=made)
 
-        found = records.update(change, self.env).wal_folder
-        if found != made:
+        found = records.update(change, self.env)
+        if found.wal_folder != made:
             wal.delete([f"{made}/{paths.LOG_OWNER}"])
-        assert found is not None, "a place has a URI and a folder, or neither"
-        return found
+        return LogPlace(uri=found.wal_uri, folder=found.wal_folder)
 
     def _prove(self, uri: str) -> None:
         """`StoreUnsuitable` for a store without put-if-absent; once for all shards that go there.
@@ -295,32 +306,37 @@ class WalStores:
         return True
 
     def _checked(self, uri: str, root: str) -> Store:
-        if self.alias is not None and self.alias != uri:
-            # Its name is unique: a folder of that name under the other URI is the same one.
-            other = self._open_folder(self.alias + root[len(uri) :])
-            if _read_owner(other, paths.LOG_OWNER) is not None:
-                return other
-        if not self.consent.may_ask(root):
-            raise self.consent.refused(root, "as the place of its log")
-        wal = self._open_folder(root)
-        owner = _read_owner(wal, paths.LOG_OWNER)
+        wal, owner = self._found(uri, root)
         if owner is None:
             raise LogFolderMissing(
                 f"{root} is recorded as the place of a log of {self.store.uri} but is not there:"
-                " the disk is not mounted, or was wiped or replaced. Mount the right one. Without"
-                " it, reads with freshness='flushed' work, and a writer opens if every row of the"
-                " log was flushed"
+                " the disk is not mounted, or was wiped or replaced, or the bucket was deleted."
+                " Mount the right one. Without it, reads with freshness='flushed' work, and a"
+                " writer opens if every row of the log was flushed"
             )
         # guard: G-13 test_inside_the_table
-        if not same_place(owner.table, self.consent.root) and not self.consent.covers(root):
+        if not same_place(owner.table, self.consent.root) and not self.consent.covers(wal.uri):
             raise WalStoreMismatch(
-                f"{root} holds logs of the table {owner.table}, but this table is"
+                f"{wal.uri} holds logs of the table {owner.table}, but this table is"
                 f" {self.consent.root}. Its records point to another table's log, so weir reads,"
                 " writes and deletes nothing there. If both are one table under two paths, open it"
-                f" under the first, or allow the store with the storage option {ALLOW}={root}"
+                f" under the first, or allow the store with the storage option {ALLOW}={wal.uri}"
                 " (--option on the command line)"
             )
         return wal
+
+    def _found(self, uri: str, root: str) -> tuple[Store, LogOwner | None]:
+        """The folder at that URI or under the alias of its store, and what it says of itself."""
+        if self.alias is not None and self.alias != uri:
+            # Its name is unique: a folder of that name under the other URI is the same one.
+            other = self._open_folder(self.alias + root[len(uri) :])
+            owner = _read_owner(other, paths.LOG_OWNER)
+            if owner is not None:
+                return other, owner
+        if not self.consent.may_ask(root):
+            raise self.consent.refused(root, "as the place of its log")
+        wal = self._open_folder(root)
+        return wal, _read_owner(wal, paths.LOG_OWNER)
 
     def _record(self, shard: UUID, number: int) -> LogPlace:
         with self._lock:

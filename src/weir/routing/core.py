@@ -229,15 +229,19 @@ class Core:
 
     def wanted_wal(self, recorded: LogPlace) -> str | None:
         """Where a writer of this handle puts the log: as requested, as recorded, or by default."""
-        if self.wal_uri is not None:
-            return None if self.wal_uri == self.uri else self.wal_uri
-        return recorded.uri if recorded.seq else self.record.wal_uri
+        if self.wal_uri == self.uri:
+            return None
+        if not recorded.seq:
+            recorded = LogPlace(uri=self.record.wal_uri, folder=self.record.wal_folder)
+        if self.wal_uri is not None and not self.wal_stores.is_under_alias(recorded):
+            return self.wal_uri
+        return recorded.uri
 
     def record_wal_move(self, site: ShardSite) -> None:
         """S-8: note a move of the log in the table's record: it is the table's, not one shard's.
 
         Called with the shard open for writing at `site`. No request unless the record says
-        otherwise. A move to a WAL store is noted before it begins (`WalStores.folder_for`).
+        otherwise. A move to a WAL store is noted before it begins (`WalStores.place_for`).
         """
         if self.wal_uri is None:
             return
@@ -299,6 +303,13 @@ class Core:
             if latest.finished != self.record.finished:
                 self.record = structs.replace(self.record, finished=latest.finished)
         return number
+
+    def latest_record(self) -> TableRecord:
+        """The table's record as it is now, which this handle does not take over; its own while the
+        table is being made. One head when nothing changed."""
+        if not self.known_number or self.record_number() == self.record.seq:
+            return self.record
+        return self.records().load()
 
     def require_not_replaced(self) -> None:
         """Raise if this handle has met another table at its place (C-16). No request."""

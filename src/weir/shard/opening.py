@@ -37,7 +37,7 @@ from weir.log.manifests import Manifests, State
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.wal_store import LogFolderMissing, WalMoved, WalStores
-from weir.records.places import LogPlace, append_place
+from weir.records.places import BESIDE_THE_DATA, LogPlace, append_place
 from weir.shard.replay import Overtaken
 from weir.shard.tokens import Tokens
 from weir.shard.turns import WaiterGroup
@@ -175,14 +175,17 @@ def _site(
         assert current is not None, "S-3: a log without a manifest is beside the data"
         lost = _Lost(place, target, error)
         return _replace(stores, manifests, current, floors, lost, accept_loss=accept_loss), None
-    if target == place.uri or site.wal.uri == f"{target}/{place.folder}":
+    following = place if target == place.uri else _next(stores, place, target)
+    if following.uri == place.uri:
+        if current is not None:
+            # A move died before it did so.
+            mark_place(manifests, current, floors)  # guard: X-1 test_wal_store
         return site, state
     if current is not None and current.writer_epoch == UNCLAIMED:  # guard: F-1
         try:
-            return _switch(stores, manifests, place, target, UNCLAIMED), None
+            return _switch(stores, manifests, place, following, UNCLAIMED), None
         except FencedError as claimed:
             raise WalMoved(f"{site}: another process opened it first: {claimed}") from claimed
-    _next(stores, place, target)  # refused, if it is, before the writer is fenced
     # This writer trusts its ownership no longer than the caller's own writer may (G-7b).
     flushing = replace(config, enable_memtable=True, index_configs=())
     with ShardWriter.open(
@@ -193,7 +196,7 @@ def _site(
         # P-6: while the log can still be read at its old place.
         Tokens(site).recover(None, epoch=old.epoch, through=flushed.replay_after)
         stores.env.failpoint("move.flushed")
-        return _switch(stores, Manifests(site), place, target, old.epoch), None
+        return _switch(stores, Manifests(site), place, following, old.epoch), None
 
 
 def _replace(
@@ -220,10 +223,12 @@ def _replace(
     following = structs.replace(_next(stores, place, lost.target), after=int(through))
     made = append_place(stores.store, shard, following, stores.env)
     try:
-        manifests.replace_log(current, made.seq, through)
+        replaced = manifests.replace_log(current, made.seq, through)
     except CommitConflict as taken:
         raise WalMoved(f"{manifests.site}: another process opened it first: {taken}") from taken
     stores.env.failpoint("move.replaced")
+    # A native program may be the next to write: the mark must not name the lost place.
+    mark_place(manifests, replaced, floors)  # guard: X-1 test_wal_store
     if is_whole:
         logger.warning("wal.lost %s uri=%s: it held no unflushed rows", label, place.root)
     else:
@@ -246,22 +251,22 @@ def _not_closed(manifests: Manifests, manifest: ShardManifest, lost: _Lost) -> W
 
 
 def _next(stores: WalStores, place: LogPlace, target: str | None) -> LogPlace:
-    """The place in that store which follows `place`."""
-    folder = None if target is None else stores.folder_for(target)
-    return LogPlace(uri=target, folder=folder, follows=place.seq)
+    """The place in that store which follows `place`; elsewhere if the table's logs were moved."""
+    made = BESIDE_THE_DATA if target is None else stores.place_for(target)
+    return structs.replace(made, follows=place.seq)
 
 
 def _switch(
     stores: WalStores,
     manifests: Manifests,
     place: LogPlace,
-    target: str | None,
+    following: LogPlace,
     epoch: Epoch,
 ) -> ShardSite:
     """Move the log by one manifest commit. R = L holds, and `epoch` is ours, or not claimed yet."""
     shard = manifests.site.shard
     last = manifests.require().last_seen
-    following = structs.replace(_next(stores, place, target), after=int(last))
+    following = structs.replace(following, after=int(last))
     made = append_place(stores.store, shard, following, stores.env)
     stores.env.failpoint("move.placed")
 

@@ -22,7 +22,6 @@ from uuid import UUID
 
 from weir.errors import CommitConflict, FencedError, SealedShard
 from weir.format.manifest import ShardManifest, Status
-from weir.log.fence import mark_place
 from weir.log.floors import FloorValues
 from weir.records.places import LogPlace
 from weir.routing.core import CONCURRENCY, Core, beside_the_data
@@ -75,7 +74,7 @@ def move_wal(
     if target is None:
         latest = records.update(beside_the_data, core.env)
     else:
-        core.wal_stores.folder_for(target, is_named=True)  # guard: S-8
+        core.wal_stores.place_for(target, is_named=True)  # guard: S-8
         latest = records.load()
     # Drop the handle's own `wal_uri`: its writers would move the log back to it.
     core.wal_uri = None
@@ -117,11 +116,8 @@ def _move_shards(
         if manifest is None:
             return None
         place = _place(core, manifest, floors, accept_loss=accept_loss)
-        if place.uri == target and not accept_loss:
-            mark_place(core.log(shard).manifests, manifest, floors)  # an earlier move died
-            return there
         if manifest.status is Status.SEALED:
-            return sealed
+            return there if place.uri == target else sealed
         site = move_log(
             core.wal_stores,
             shard,
