@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 
 import weir
 from weir.format import paths
+from weir.log.floors import Floors
 from weir.records.lineage import read_lineage
+from weir.records.marks import MARKS_KEPT
 from weir.upkeep.gc.records import RECORDS_KEPT
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
@@ -39,6 +42,37 @@ def test_g9_the_records_of_many_restores_are_trimmed_and_the_last_one_counts(
     assert read_lineage(store) == last
     assert table.restore(checkpoint).checkpoint == checkpoint.id
     assert table.scan().to_table().to_pylist() == [{"id": 1}]
+
+
+def test_g8_marks_of_every_kind_are_trimmed_and_the_highest_counts(tmp_path: Path) -> None:
+    """A durable checkpoint of an open log leaves a mark, and so does each move of the log."""
+    config = weir.WriterConfig(fence_ttl=0)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id", writer_defaults=config)
+    shard = table.shards()[0].id
+    floors = Floors(table.core.table_site(shard))
+
+    def marks() -> Counter[str]:
+        listed = table.core.store.list(paths.floors_dir(shard))
+        return Counter(meta.path.split("/")[-2] for meta in listed)
+
+    for turn in range(5):
+        table.move_wal(str(tmp_path / f"wal-{turn}"))
+    with table.writer() as writer:
+        for key in range(5):
+            writer.put([{"id": key}])
+            table.delete_checkpoint(table.checkpoint("durable"))
+        before = floors.load()
+        assert {kind: count for kind, count in marks().items() if count > MARKS_KEPT} == {
+            "place": 5,
+            "used": 5,
+        }
+        assert table.gc(min_age=0, fence_retention=0, dry_run=True).ok
+        assert marks()["used"] == 5
+        assert table.gc(min_age=0, fence_retention=0).ok
+        after = floors.load()
+        assert (after.used, after.place) == (before.used, before.place)
+        assert marks()["used"] == marks()["place"] == MARKS_KEPT
+    assert table.count() == 5
 
 
 def test_g11_beside_a_damaged_record_the_older_ones_stay(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """P-8: a statement over several shards beside everything else. The deaths are in tests/crash."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import weir
 from tests.crash.test_statement_deaths import AFTER, BEFORE, KEYS, make, rows_of, update
-from tests.support.tables import count_requests
+from tests.support.tables import count_requests, load_rows
 from weir.env import Env
 from weir.errors import CommitConflict, NotAWeirTable, WeirError
 from weir.log.floors import Floors
@@ -378,3 +379,28 @@ def test_p8_reads_and_writers_pay_nothing_for_statements_that_are_over(table: we
     update(weir.open(table.uri))
     assert open_statements(table) == 0
     assert costs(table.uri) == before
+
+
+def test_p8_an_overwrite_replaces_a_statement_beside_it_whole_or_not_at_all(
+    table: weir.Table,
+) -> None:
+    """One shard has rows in its log: the overwrite claims it, and so settles the statement there.
+    The others have none."""
+    table.compact(fold_wal=True)
+    with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        writer.put([{"id": 0, "n": 0}])
+    begun: list[str] = []
+
+    def beside(name: str) -> None:
+        if name == "compact.claimed" and not begun:
+            begun.append(name)
+            with contextlib.suppress(Died):
+                update(at(table, "decided", die))
+
+    loader = weir.open(table.uri, env=Env(failpoint=beside))
+    load_rows(loader, {500: None}, replaces=True)
+    assert begun
+    assert rows_of(weir.open(table.uri)) in ({500: None}, {500: None} | AFTER)
+    weir.open(table.uri).gc(min_age=0)
+    assert rows_of(weir.open(table.uri)) in ({500: None}, {500: None} | AFTER)
+    assert not open_statements(table)

@@ -192,7 +192,6 @@ def mark_place(manifests: Manifests, manifest: ShardManifest, floors: FloorValue
     drops the field of the manifest must not hide it. No request once it was said."""
     if manifest.log_place > floors.place:
         manifests.floors.raise_to("place", manifest.log_place)
-        manifests.floors.trim("place")
 
 
 def _validate(

@@ -15,13 +15,13 @@ One listing reads all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.log.site import ShardSite
-from weir.records.marks import Marks
+from weir.records.marks import MARKS_KEPT, Marks
 from weir.store.api import Meta, Store
 
 FloorKind = Literal["wal", "manifest", "used", "place", "statement"]
@@ -36,6 +36,8 @@ class FloorValues:
     used: int = 0
     place: int = 0
     statement: int = 0
+    superseded: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """The marks that count no more: all but the highest two of each kind (G-8)."""
 
     def highest_used(self, manifest: ShardManifest | None) -> int:
         """The highest position that the manifest or any mark says was used (F-2)."""
@@ -60,14 +62,18 @@ def load_all(store: Store, folders: Sequence[str]) -> list[FloorValues]:
 
 
 def _values(listed: Iterable[Meta]) -> FloorValues:
-    found = {"wal": 0, "manifest": 0, "used": 0, "place": 0, "statement": 0}
+    found: dict[str, list[tuple[int, str]]] = {kind: [] for kind in get_args(FloorKind)}
     for meta in listed:
-        kind, _, name = meta.path.rpartition("/")
-        kind = kind.rpartition("/")[2]
+        folder, _, name = meta.path.rpartition("/")
+        kind = folder.rpartition("/")[2]
         number = paths.parse_mark_name(name)
         if number is not None and kind in found:
-            found[kind] = max(found[kind], number)
-    return FloorValues(**found)
+            found[kind].append((number, meta.path))
+    for marks in found.values():
+        marks.sort(reverse=True)
+    highest = {kind: marks[0][0] for kind, marks in found.items() if marks}
+    old = (path for marks in found.values() for _, path in marks[MARKS_KEPT:])
+    return FloorValues(**highest, superseded=tuple(old))
 
 
 class Floors:
@@ -85,9 +91,10 @@ class Floors:
         """Make `number` a lower bound of that floor, durably. Idempotent; never lowers."""
         self._marks(kind).raise_to(number)
 
-    def trim(self, kind: FloorKind) -> None:
-        """Delete the marks below the maximum, which alone counts."""
-        self._marks(kind).trim()
+    def trim(self, seen: FloorValues) -> None:
+        """Delete the marks that did not count any more when those floors were read."""
+        if seen.superseded:
+            self._site.store.delete(list(seen.superseded))
 
     def _marks(self, kind: FloorKind) -> Marks:
         return Marks(self._site.store, paths.floor_dir(self._site.shard, kind))

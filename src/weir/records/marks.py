@@ -7,11 +7,14 @@ Nothing is overwritten or cached: of two concurrent raises both succeed, and the
 from __future__ import annotations
 
 import contextlib
+from typing import Final
 
 from weir.errors import InvalidInput
 from weir.format import paths
 from weir.store.api import ObjectExists, Store
 
+MARKS_KEPT: Final = 2
+"""The second highest stays, so that a listing beside a raise and a trim still finds a mark."""
 _TOP = paths.U64_MAX
 
 
@@ -36,11 +39,8 @@ class Marks:
             self._store.put_if_absent(self._path(n), b"")
 
     def trim(self) -> int:
-        """Delete all but the highest two and return how many; the maximum never changes.
-
-        The second stays so that a concurrent listing still finds a mark.
-        """
-        old = self._numbers()[2:]
+        """Delete all but the highest two and return how many; the maximum never changes."""
+        old = self._numbers()[MARKS_KEPT:]
         if old:
             self._store.delete([self._path(n) for n in old])
         return len(old)

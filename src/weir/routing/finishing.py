@@ -36,6 +36,16 @@ def finish(core: Core, concerns: Callable[[OpenStatement], bool] = lambda _: Tru
                 end_marks(core, one)
 
 
+def is_quiet_since(core: Core, closed: int) -> bool:
+    """True when no statement was decided since `finish` found that many closed.
+
+    Otherwise its rows may be in some logs and not in others. One list, one get.
+    """
+    latest = StatementRecords(core.store, core.env).load()
+    decided = any(one.is_decided for one in latest.of(core.record.table_id))
+    return not decided and latest.closed == closed
+
+
 def complete(core: Core, one: OpenStatement) -> None:
     """Put a decided statement into every log that it is not in yet, and close it."""
     config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())

@@ -178,7 +178,7 @@ def raise_mark(core: Core, shard: UUID, mark: int) -> None:
     floors = core.tails.manifests(core.table_site(shard)).floors
     floors.raise_to("statement", mark)
     if not is_open_mark(mark):
-        floors.trim("statement")
+        floors.trim(floors.load())
 
 
 def await_decided(core: Core, shards: Collection[UUID] | None) -> Statements:

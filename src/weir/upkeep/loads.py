@@ -37,7 +37,7 @@ from weir.read.snapshot import Snapshot
 from weir.read.survey import ShardSurvey, survey, survey_shard
 from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.finishing import finish
+from weir.routing.finishing import finish, is_quiet_since
 from weir.upkeep.compact.claim import Claim
 from weir.upkeep.compact.jobs import Job
 from weir.upkeep.compact.run import compact
@@ -82,29 +82,50 @@ def load(
     during the load: nothing was loaded then. `UnknownOutcome` when this process slept for so long
     that the history of the base is gone, `StoreError` when the store gave no answer.
     """
-    if core.record.primary_key:
-        finish(core)  # P-8: a statement that was decided before is older than what is loaded
-        if not replaces:
+    is_keyed = bool(core.record.primary_key)
+    for _ in core.env.attempts():
+        # P-8: a statement that was decided before is older than what is loaded.
+        closed = finish(core).closed if is_keyed else 0
+        if is_keyed and not replaces:
             fold_older(core, engine)
-    with without_compaction(core, "load") as claim:
-        ended = close_logs(core) if replaces else ()
-        base = core.lake.open_base()
-        job = None
-        if replaces:
-            cuts = Snapshot(base.version, "durable", ended)
-            job = Job(job_id, base.version, cuts, number=claim.number)
-        try:
-            written = write(base)
-            version = _commit(core, claim, base, written, job, job_id)
-        except (MissingEntry, SnapshotExpired) as gone:
-            if core.lake.open_base().version == base.version:  # guard: G-12 always simulator:loads
-                raise
-            raise CommitConflict(
-                f"{core.uri}: the base changed during this load, and base version {base.version},"
-                f" which the load started from, was cleaned up ({gone}); nothing was loaded, run it"
-                " again"
-            ) from None
-        _finish(core, claim, job, job_id)
+        with without_compaction(core, "load") as claim:
+            ended = close_logs(core) if replaces else ()
+            base = core.lake.open_base()
+            # One that is decided from here on is newer, in all of its shards.
+            if is_keyed and not is_quiet_since(core, closed):  # guard: P-8
+                continue
+            return _load(core, claim, base, ended if replaces else None, write, job_id)
+    raise CommitConflict(
+        f"{core.uri}: statements over several shards were written during each attempt to load;"
+        " nothing was loaded, run it again"
+    )
+
+
+def _load(
+    core: Core,
+    claim: Claim,
+    base: Base,
+    ended: tuple[ShardCut, ...] | None,
+    write: Write,
+    job_id: str,
+) -> tuple[int, PreparedLoad]:
+    """Write and commit, on that base; `ended`: what is replaced of the logs, None: nothing."""
+    job = None
+    if ended is not None:
+        cuts = Snapshot(base.version, "durable", ended)
+        job = Job(job_id, base.version, cuts, number=claim.number)
+    try:
+        written = write(base)
+        version = _commit(core, claim, base, written, job, job_id)
+    except (MissingEntry, SnapshotExpired) as gone:
+        if core.lake.open_base().version == base.version:  # guard: G-12 always simulator:loads
+            raise
+        raise CommitConflict(
+            f"{core.uri}: the base changed during this load, and base version {base.version},"
+            f" which the load started from, was cleaned up ({gone}); nothing was loaded, run it"
+            " again"
+        ) from None
+    _finish(core, claim, job, job_id)
     return version, written
 
 

@@ -45,9 +45,8 @@ from weir.records.checkpoints import Checkpoint, Scope
 from weir.records.cut import ShardCut
 from weir.records.holds import Holds
 from weir.records.marks import Marks
-from weir.records.statements import StatementRecords
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.finishing import finish
+from weir.routing.finishing import finish, is_quiet_since
 from weir.shard.tokens import Tokens, merged
 from weir.shard.writer import ShardWriter
 from weir.types import Epoch, Position
@@ -112,10 +111,7 @@ def make(
             # K-10: rows of the new shards may be newer than their pins, or in none of them.
             last = PinOvertaken(f"the table was resharded while it was pinned (routing {routing})")
             continue
-        latest = StatementRecords(core.store, core.env).load()
-        decided = any(one.is_decided for one in latest.of(core.record.table_id))
-        if decided or latest.closed != closed:  # guard: P-8 test_statements_over_shards
-            # P-8: its rows may be in some of the pinned logs, and not in others.
+        if not is_quiet_since(core, closed):  # guard: P-8 test_statements_over_shards
             last = PinOvertaken("a statement was written while the shards were pinned")
             continue
         draft = Checkpoint(

@@ -251,15 +251,18 @@ class Visit:
     # -- floors ----------------------------------------------------------------------------------
 
     def _raise_floors(self) -> None:
-        """Raise the floors before the pins are read (K-1b) and before anything is deleted (G-6)."""
+        """Raise the floors before the pins are read (K-1b) and before anything is deleted (G-6).
+
+        Marks of every kind that count no more go: a durable checkpoint of an open log leaves one.
+        """
         job, floors, listing = self._job, Floors(self.site), self._listing
+        floors.trim(self._floors)
         old = any(version <= self._floor for version in listing.versions)
         if self._floor > self._floors.manifest and (
             ("manifests" in job.kinds and old) or ("sstables" in job.kinds and listing.folders)
         ):
             # For SSTables too: a checkpointer that still holds a version naming them must fail.
             floors.raise_to("manifest", self._floor)  # guard: G-6 simulator:collection
-            floors.trim("manifest")
         logs = [(place, found.positions) for place, found in listing.logs]
         highest = _highest([positions for _, positions in logs], replay_point(self._retained))
         if highest > self._floors.wal:
@@ -269,7 +272,6 @@ class Visit:
                 contents.record_tokens(place, passed.tolist())
             job.core.env.failpoint("gc.tokens")
             floors.raise_to("wal", highest)  # guard: G-7c simulator:collection
-            floors.trim("wal")
         job.core.env.failpoint("gc.floors")
 
     def _load_living(self, latest: ShardManifest) -> list[ShardManifest]:
