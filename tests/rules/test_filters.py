@@ -303,6 +303,37 @@ def test_l3_duckdb_filters_a_dataset_of_such_types(wide, name, text):
     assert duckdb.sql(f"SELECT id FROM rows WHERE {name} = {text}").fetchall() == [(0,)]
 
 
+BESIDE = [
+    pa.time64("us"),
+    pa.duration("us"),
+    pa.decimal256(50, 2),
+    pa.large_list(pa.string()),
+    pa.list_(pa.large_string()),
+    pa.struct([("x", pa.uint32())]),
+    pa.map_(pa.string(), pa.list_(pa.float32(), 2)),
+]
+
+
+@pytest.mark.parametrize("dtype", BESIDE, ids=str)
+def test_l3_expressions_are_sent_beside_columns_that_lance_has_no_name_for(tmp_path, dtype):
+    """pylance describes every column to Lance, also those that the filter does not name."""
+    schema = pa.schema(
+        [("beside", dtype), pa.field("id", pa.int64(), nullable=False), ("f", pa.float64())]
+    )
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    passing = (FIELD("id") > 1) & (FIELD("f") > 0.5)
+    with table.writer() as writer:
+        for compact in (False, True):
+            # NaN is the largest number to Lance, and not to pyarrow.
+            writer.put([{"id": 1, "f": 1.0}, {"id": 2, "f": float("nan")}, {"id": 3, "f": 0.0}])
+            if compact:
+                writer.flush()
+                table.compact()
+            assert table.scan(filter=passing).to_table()["id"].to_pylist() == [2]
+            assert table.count(passing) == 1
+            assert table.scan().to_dataset().count_rows(passing) == 1
+
+
 @pytest.mark.parametrize("level", ["base", "durable"])
 @pytest.mark.parametrize("predicate", ["sum(x) > 1", "_rowid > 2", "`_rowaddr` > 2"])
 def test_l3_what_a_filter_cannot_say_is_refused_alike_in_every_level(table, predicate, level):

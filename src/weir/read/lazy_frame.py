@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 def lazy_frame(scan: Scan) -> pl.LazyFrame:
     """See `Scan.lazy`."""
-
     empty = pl.DataFrame(no_rows(scan.schema))
 
     def read(

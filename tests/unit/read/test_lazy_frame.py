@@ -123,7 +123,8 @@ def test_what_all_compare_alike_is_pushed_down(table: weir.Table) -> None:
         left = {name for name, expression in found.items() if expression is None}
         assert left == floats | {
             "beyond int8", "nanoseconds", "unsigned", "two columns", "a user's, which needs a row",
-            "is in, where null is", "is not in, beside null", "is in, or is null", "a null", "neither",
+            "is in, where null is", "is not in, beside null", "is in, or is null", "a null",
+            "neither",
         }  # fmt: skip
     both = (C("f") > 1) & (C("id") > 3) & C("s").is_null()
     assert str(as_arrow(both, table.scan())) == "((id > 3) and is_null(s, {nan_is_null=false}))"
