@@ -221,6 +221,25 @@ def test_l3_names_as_lance_writes_them(table, unfiltered, predicate):
         check(table, predicate, level, sorted(wanted))
 
 
+@pytest.mark.parametrize(
+    "predicate",
+    ["1 / (x - x) > 0", "cast(s as int) = 1", "cast(concat(s, ' not found') as int) > 0"],
+)
+def test_l3_a_filter_without_a_value_for_some_row_is_the_callers_error(table, predicate):
+    for level in LEVELS:
+        scan = table.scan(filter=predicate, freshness=level)
+        for read in (scan.to_table, scan.count):
+            with pytest.raises(weir.InvalidInput, match=r"(?i)divide by zero|cannot cast"):
+                read()
+
+
+def test_an_expression_with_a_function_that_is_not_there_is_the_callers_error(table):
+    """pyarrow's `and_` makes an expression of a function that it does not have."""
+    for level in LEVELS:
+        with pytest.raises(weir.InvalidInput, match="and_"):
+            table.count(pc.and_(FIELD("x") > 3, FIELD("ok")), freshness=level)
+
+
 @pytest.mark.parametrize("predicate", ["nothing > 3", FIELD("nothing") > 3, "x >", "substr(s"])
 def test_a_filter_that_makes_no_sense_is_the_callers_error(table, predicate):
     for level in LEVELS:

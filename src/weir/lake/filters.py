@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 
 _ROW: Final = "__weir_row"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
+_UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError)
 _EXTENSIONS: Final = b"extension_types"
 """In a serialized expression with types of Arrow that are not Substrait's: Lance knows none."""
 _OF_LANCE: Final = re.compile(rf"\b({'|'.join(OF_LANCE)})\b", re.IGNORECASE)
@@ -174,7 +174,7 @@ def filter_batches(
             return
         try:
             passing = pa.Table.from_batches([batch]).filter(filter)
-        except (*_UNSENT, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+        except (*_UNSENT, pa.ArrowTypeError) as error:
             names = batch.schema.names if known is None else known
             raise InvalidInput(_refused(filter, error, names)) from error
         if columns is not None:
