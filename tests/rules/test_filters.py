@@ -221,6 +221,25 @@ def test_l3_names_as_lance_writes_them(table, unfiltered, predicate):
         check(table, predicate, level, sorted(wanted))
 
 
+@pytest.mark.parametrize(
+    "predicate",
+    ["1 / (x - x) > 0", "cast(s as int) = 1", "cast(concat(s, ' not found') as int) > 0"],
+)
+def test_l3_a_filter_without_a_value_for_some_row_is_the_callers_error(table, predicate):
+    for level in LEVELS:
+        scan = table.scan(filter=predicate, freshness=level)
+        for read in (scan.to_table, scan.count):
+            with pytest.raises(weir.InvalidInput, match=r"(?i)divide by zero|cannot cast"):
+                read()
+
+
+def test_an_expression_with_a_function_that_is_not_there_is_the_callers_error(table):
+    """pyarrow's `and_` makes an expression of a function that it does not have."""
+    for level in LEVELS:
+        with pytest.raises(weir.InvalidInput, match="and_"):
+            table.count(pc.and_(FIELD("x") > 3, FIELD("ok")), freshness=level)
+
+
 @pytest.mark.parametrize("predicate", ["nothing > 3", FIELD("nothing") > 3, "x >", "substr(s"])
 def test_a_filter_that_makes_no_sense_is_the_callers_error(table, predicate):
     for level in LEVELS:
@@ -301,6 +320,37 @@ def test_l3_expressions_over_types_that_cannot_be_sent_are_pyarrows(wide, name):
 def test_l3_duckdb_filters_a_dataset_of_such_types(wide, name, text):
     rows = wide.scan().to_dataset()  # noqa: F841  found by its name
     assert duckdb.sql(f"SELECT id FROM rows WHERE {name} = {text}").fetchall() == [(0,)]
+
+
+BESIDE = [
+    pa.time64("us"),
+    pa.duration("us"),
+    pa.decimal256(50, 2),
+    pa.large_list(pa.string()),
+    pa.list_(pa.large_string()),
+    pa.struct([("x", pa.uint32())]),
+    pa.map_(pa.string(), pa.list_(pa.float32(), 2)),
+]
+
+
+@pytest.mark.parametrize("dtype", BESIDE, ids=str)
+def test_l3_expressions_are_sent_beside_columns_that_lance_has_no_name_for(tmp_path, dtype):
+    """pylance describes every column to Lance, also those that the filter does not name."""
+    schema = pa.schema(
+        [("beside", dtype), pa.field("id", pa.int64(), nullable=False), ("f", pa.float64())]
+    )
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    passing = (FIELD("id") > 1) & (FIELD("f") > 0.5)
+    with table.writer() as writer:
+        for compact in (False, True):
+            # NaN is the largest number to Lance, and not to pyarrow.
+            writer.put([{"id": 1, "f": 1.0}, {"id": 2, "f": float("nan")}, {"id": 3, "f": 0.0}])
+            if compact:
+                writer.flush()
+                table.compact()
+            assert table.scan(filter=passing).to_table()["id"].to_pylist() == [2]
+            assert table.count(passing) == 1
+            assert table.scan().to_dataset().count_rows(passing) == 1
 
 
 @pytest.mark.parametrize("level", ["base", "durable"])

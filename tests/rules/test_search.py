@@ -410,12 +410,32 @@ def test_a_writer_finds_its_own_rows_of_its_own_shard(tmp_path):
         ("text", "fox", {"nprobes": 3}, "nprobes is about"),
         ("text", "fox", {"refine_factor": 3}, "refine_factor is about"),
         ("text", "fox", {"exact": True}, "exact is about"),
+        ("vec", ORIGIN, {"filter": pc.utf8_length(pc.field("text")) > 1}, "write it in SQL"),
+        ("text", "fox", {"filter": pc.field("p", "a") > 1}, "write it in SQL"),
     ],
 )
 def test_what_cannot_be_searched_says_why(tmp_path, column, query, options, message):
     table = make(tmp_path / "t")
     with pytest.raises(weir.InvalidInput, match=message):
         table.search(column, query, **options)
+
+
+@pytest.mark.parametrize("level", ["log", "SSTable", "base"])
+def test_l3_a_search_takes_and_refuses_the_same_expressions_in_every_level(tmp_path, level):
+    """Also beside a column that Lance has no name for in an expression."""
+    schema = SCHEMA.append(pa.field("took", pa.duration("us")))
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    with table.writer() as writer:
+        writer.put([at(1, 1, 0, 0, 0, text="fox"), at(2, 2, 0, 0, 0, text="fox")])
+        if level != "log":
+            writer.flush()
+        if level == "base":
+            table.compact()
+        for column, query in (("vec", ORIGIN), ("text", "fox")):
+            found = table.search(column, query, filter=pc.field("id") > 1)
+            assert found["id"].to_pylist() == [2]
+            with pytest.raises(weir.InvalidInput, match="write it in SQL"):
+                table.search(column, query, filter=pc.field("took").is_null())
 
 
 def test_m2_index_settings_that_do_not_fit_leave_no_trace(tmp_path):

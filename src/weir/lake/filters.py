@@ -15,18 +15,20 @@ import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lance.dataset import ScannerBuilder
 from pyarrow.substrait import serialize_expressions
 
 from weir.errors import InvalidInput
 from weir.lake.lance_errors import OF_LANCE, lance_errors
 from weir.lake.params import require_bound
+from weir.lake.shared import SharedDataset
 from weir.lake.whole_buffers import for_lance
 
 Mask = npt.NDArray[np.bool_]
 
 _ROW: Final = "__weir_row"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
+_UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError)
 _EXTENSIONS: Final = b"extension_types"
 """In a serialized expression with types of Arrow that are not Substrait's: Lance knows none."""
 _OF_LANCE: Final = re.compile(rf"\b({'|'.join(OF_LANCE)})\b", re.IGNORECASE)
@@ -70,23 +72,60 @@ def both(one: Any, other: Any) -> Any:
 def is_for_lance(filter: Any, schema: pa.Schema) -> bool:
     """False for a pyarrow expression that Lance cannot evaluate.
 
-    Depends on types alone, so one filter has one meaning in all levels. Raises as `filter_columns`.
+    Depends on the types of the columns it names alone, so one filter has one meaning in all levels.
+    Raises as `filter_columns`.
     """
     looked_at = filter_columns(filter, schema.names)
-    if filter is None or isinstance(filter, str):
-        return True
+    return filter is None or isinstance(filter, str) or _sent(filter, schema, looked_at) is not None
+
+
+def _sent(filter: Any, schema: pa.Schema, looked_at: Sequence[str]) -> bytes | None:
+    """The expression as Lance reads it; None if Lance cannot evaluate it.
+
+    Every column has its place in it, and Lance leaves out those of this odd name. Columns that the
+    filter does not name have it: Substrait has no type for some of them.
+    """
     if "FieldRef.Nested" in str(filter):
-        return False
-    fields = [schema.field(name) for name in looked_at]
-    if any(pa.types.is_time(field.type) for field in fields):
-        return False  # Substrait has times of day, Lance does not read them
+        return None
+    if any(pa.types.is_time(schema.field(name).type) for name in looked_at):
+        return None  # Substrait has times of day, Lance does not read them
+    fields = [
+        field.remove_metadata()
+        if field.name in looked_at
+        else pa.field(f"__unlikely_name_placeholder_{place}", pa.int8())
+        for place, field in enumerate(schema)
+    ]
     try:
-        sent = serialize_expressions(
-            [filter], ["filter"], pa.schema([f.remove_metadata() for f in fields])
-        )
+        sent = bytes(serialize_expressions([filter], ["filter"], pa.schema(fields)))
     except _UNSENT:
-        return False
-    return _EXTENSIONS not in bytes(sent)
+        return None
+    return None if _EXTENSIONS in sent else sent
+
+
+def lance_scanner(
+    dataset: SharedDataset, filter: Any, columns: Sequence[str] | None, **options: Any
+) -> lance.LanceScanner:
+    """A scan of the rows that pass; `options` are those of pylance's `scanner`, by the names of its
+    builder's methods. The filter `is_for_lance`.
+
+    pylance's own way to send an expression describes the types of all columns, and fails where
+    Substrait has no type for one, also one that the filter does not name.
+    """
+    builder = ScannerBuilder(dataset)
+    builder.columns(None if columns is None else list(columns))
+    for name, value in options.items():
+        set_option = getattr(builder, name)
+        if isinstance(value, dict):
+            set_option(**value)
+        elif value is not None:
+            set_option(value)
+    if isinstance(filter, str):
+        builder.filter(filter)
+    elif filter is not None:
+        sent = _sent(filter, dataset.schema, filter_columns(filter, dataset.schema.names))
+        assert sent is not None, "L-3: no scan leaves a filter out"
+        builder._substrait_filter = sent  # noqa: SLF001
+    return builder.to_scanner()
 
 
 def filter_rows(
@@ -108,8 +147,7 @@ def filter_rows(
     with lance_errors(f"filtering rows in memory by {filter!r}", known):
         # Each in-memory handle has a store of its own, gone with it: the name is never shared.
         dataset = lance.write_dataset(for_lance(rows), "memory://rows")
-        scanner = dataset.scanner(columns=None if columns is None else list(columns), filter=filter)
-        yield from scanner.to_batches()
+        yield from lance_scanner(dataset, filter, columns).to_batches()
 
 
 def passing(rows: pa.Table, filter: Any, *, known: Sequence[str] | None = None) -> Mask:
@@ -136,7 +174,7 @@ def filter_batches(
             return
         try:
             passing = pa.Table.from_batches([batch]).filter(filter)
-        except (*_UNSENT, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+        except (*_UNSENT, pa.ArrowTypeError) as error:
             names = batch.schema.names if known is None else known
             raise InvalidInput(_refused(filter, error, names)) from error
         if columns is not None:

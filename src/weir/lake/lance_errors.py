@@ -32,6 +32,8 @@ _IN_A_FILE = "not a directory (os error 20)"
 """Lance looked for a dataset where a file is, or below one."""
 _CONFLICT = ("commit conflict", "incompatible transaction", "too many concurrent writers")
 _WRONG_INPUT = ("invalid user input", "not supported")
+_NO_VALUE = "error applying filter expression to batch: arrow error"
+"""A filter that has no value for some row, such as a division by zero."""
 _REQUEST = re.compile(r"Error performing [A-Z]|error sending request|Generic \w+ error: HTTP")
 """A request of Lance's that failed, with or without a response."""
 _STALE = "stale sstable compaction"
@@ -125,8 +127,8 @@ def translated(error: Exception, what: str, columns: Sequence[str] | None = None
     raw = str(error)
     text = without_body(raw).lower()
     message = f"{what}: {plain_text(error, columns)}"
-    # Checked first: its text quotes the filter, which may hold any of the words below.
-    if text.startswith(_WRONG_INPUT) and _STALE not in text:
+    # Checked first: it quotes the filter or a value, which may hold any of the words below.
+    if (text.startswith(_WRONG_INPUT) and _STALE not in text) or _NO_VALUE in text:
         return InvalidInput(message)
     words = (*_CONFLICT, _STALE)
     if isinstance(error, CommitConflictError) or any(word in text for word in words):

@@ -16,7 +16,7 @@ from lance.file import LanceFileReader
 from lance.query import MatchQuery
 
 from weir.lake.cache import ByteCache
-from weir.lake.filters import passing
+from weir.lake.filters import lance_scanner, passing
 from weir.lake.index import IndexInfo
 from weir.lake.lance_errors import lance_errors
 from weir.lake.shared import SharedDataset
@@ -169,11 +169,12 @@ class LanceTexts:
         self, query: Any, limit: int | None, names: Sequence[str], *, filtered: bool = True
     ) -> pa.Table:
         with lance_errors(f"searching {self._query.column!r} in {self._dataset.uri}"):
-            return self._dataset.scanner(
-                columns=[*names, "_score"],
+            return lance_scanner(
+                self._dataset,
+                self._filter if filtered else None,
+                [*names, "_score"],
                 disable_scoring_autoprojection=True,
-                full_text_query=query,
-                filter=self._filter if filtered else None,
+                full_text_search=query,
                 prefilter=True,
                 limit=limit,
                 fast_search=True,  # the rows in the text index; `ScannedTexts` reads the others

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from weir.lake.filters import lance_scanner
 from weir.lake.lance_errors import lance_errors
 from weir.lake.shared import SharedDataset
 from weir.search.vector import Matrix
@@ -137,11 +138,12 @@ class LanceVectors:
             # A minimum: if a filter leaves too few rows, Lance searches further partitions.
             nearest["minimum_nprobes"] = query.probes
         with lance_errors(f"searching {query.column!r} in {self._dataset.uri}"):
-            found = self._dataset.scanner(
-                columns=[*self._names, "_distance"],
+            found = lance_scanner(
+                self._dataset,
+                self._filter,
+                [*self._names, "_distance"],
                 disable_scoring_autoprojection=True,
                 nearest=nearest,
-                filter=self._filter,
                 prefilter=True,
                 with_row_id=True,
             ).to_table()

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from weir.env import Lock
+from weir.errors import InvalidInput
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import Base
-from weir.lake.filters import filter_columns
+from weir.lake.filters import filter_columns, is_for_lance
 from weir.lake.index import Dataset, IndexInfo, dataset_indexes, index_of
 from weir.lake.sstable.read import LanceSsTable
 from weir.merge.levels import Level, MemLevel, MemView, level_schema
@@ -88,7 +89,11 @@ class Plan:
         self, column: str, asked: Sequence[Matrix | Words]
     ) -> Sequence[Matrix | TextQuery]:
         """The queries of a batch, with words split as the column's index splits them."""
-        filter_columns(self.options.filter, self.schema.plain.names)  # refuses columns of Lance's
+        if not is_for_lance(self.options.filter, self.schema.plain):
+            raise InvalidInput(
+                f"a search cannot filter by {self.options.filter}: Lance, which searches flushed"
+                " rows, cannot evaluate this expression; write it in SQL"
+            )
         vectors = [one for one in asked if isinstance(one, np.ndarray)]
         if vectors:
             return vectors

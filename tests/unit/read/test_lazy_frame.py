@@ -85,6 +85,11 @@ PREDICATES = {
     "unsigned": C("u") >= 2**63,
     "function": C("s").str.starts_with("it") & (C("id") < 30),
     "is in": C("id").is_in([1, 7, 99]),
+    "is in, where null is": C("small").is_in([1, None], nulls_equal=True),
+    "is not in, beside null": ~C("small").is_in([1, None]),
+    "is in, or is null": C("small").is_in([1, 2]).is_null(),
+    "a null": pl.lit(None, dtype=pl.Boolean),
+    "neither": ~(C("small").is_in([1, None]) | (C("fine") == C("fine").max())),
     "two columns": C("id") > C("small"),
     "a user's, which needs a row": C("id").map_batches(
         lambda ids: ids > 12 + 0 * ids[0], return_dtype=pl.Boolean
@@ -117,7 +122,9 @@ def test_what_all_compare_alike_is_pushed_down(table: weir.Table) -> None:
         floats |= {"NaN is itself", "float32", "not null or"}
         left = {name for name, expression in found.items() if expression is None}
         assert left == floats | {
-            "beyond int8", "nanoseconds", "unsigned", "two columns", "a user's, which needs a row"
+            "beyond int8", "nanoseconds", "unsigned", "two columns", "a user's, which needs a row",
+            "is in, where null is", "is not in, beside null", "is in, or is null", "a null",
+            "neither",
         }  # fmt: skip
     both = (C("f") > 1) & (C("id") > 3) & C("s").is_null()
     assert str(as_arrow(both, table.scan())) == "((id > 3) and is_null(s, {nan_is_null=false}))"
@@ -144,3 +151,18 @@ def test_each_collect_is_fresh_and_columns_may_be_computed(tmp_path: Path) -> No
     assert lazy.filter(C("id") > 3).select("twice").collect().rows() == [(8,)]
     with pytest.raises(weir.InvalidInput, match="lazy frame"):
         made.scan(limit=3).lazy()
+
+
+def test_a_frame_made_before_the_columns_changed_has_its_columns_or_says_which_is_gone(
+    tmp_path: Path,
+) -> None:
+    made = weir.create(tmp_path / "t", SCHEMA, primary_key="id")
+    with made.writer() as writer:
+        writer.put(rows(0, 5))
+    lazy = made.scan().lazy()
+    made.add_columns({"more": "id + 1"})
+    assert lazy.collect().columns == SCHEMA.names
+    made.drop_columns("s")
+    assert lazy.select("id").collect().height == 5
+    with pytest.raises(weir.InvalidInput, match="no column 's'"):
+        lazy.collect()

@@ -22,7 +22,7 @@ from weir.keys.index import rows_of_keys
 from weir.lake.base.fold import to_text
 from weir.lake.base.folded import fold_number, folded_into, load_number
 from weir.lake.files import Columns, FileLookups, KeyedFile
-from weir.lake.filters import filter_batches, filter_columns, is_for_lance
+from weir.lake.filters import filter_batches, filter_columns, is_for_lance, lance_scanner
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
 from weir.lake.live_rows import has_dense_deletes, scan_past_deletes
@@ -151,10 +151,11 @@ class LanceBase:
                     with_row_address=with_row_address,
                 )
                 return
-            scanner = self.dataset.scanner(
-                columns=None if columns is None else list(columns),
-                filter=filter,
-                fragments=chosen,
+            scanner = lance_scanner(
+                self.dataset,
+                filter,
+                columns,
+                with_fragments=chosen,
                 limit=limit,
                 batch_size=batch_size or SCAN_BATCH_ROWS,
                 with_row_address=with_row_address,
@@ -198,7 +199,9 @@ class LanceBase:
             names = filter_columns(filter, self.schema.plain.names)
             return sum(int(batch.num_rows) for batch in self.scan(names, filter=filter))
         with lance_errors(f"counting rows of {self._where}"):
-            return int(self.dataset.count_rows(filter))
+            if filter is None or isinstance(filter, str):
+                return int(self.dataset.count_rows(filter))
+            return int(lance_scanner(self.dataset, filter, [], with_row_id=True).count_rows())
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of `keys`, in no promised order.
