@@ -3,6 +3,7 @@
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,23 @@ def test_a_damaged_table_is_reported_once_and_left_alone(tmp_path: Path) -> None
     }
     assert kept.once() == []
     assert results(keeper(tmp_path).once()) == {("torn", "all", "damaged")}, "by another keeper too"
+
+
+def test_a_job_that_meets_an_error_of_another_library_has_failed_and_stops_no_other_job(
+    tmp_path: Path,
+) -> None:
+    filled(tmp_path / "a")
+
+    def on_spark(_core: Any) -> Any:
+        raise RuntimeError("the cluster is gone")
+
+    kept = keeper(tmp_path, replace(SOON, gc=0), fold=lambda _uri, _found: on_spark)
+    done = kept.once()
+    assert results(done) == {("a", "compact", "failed"), ("a", "gc", "succeeded")}
+    jobs = {job.job: job for job in status_of(weir.open(tmp_path / "a"), SOON)}
+    assert jobs["compact"].status == "failed"
+    assert jobs["compact"].said == "unexpected RuntimeError: the cluster is gone"
+    assert jobs["compact"].next_try is not None
 
 
 def test_a_manifest_that_cannot_be_read_is_damage_as_well(tmp_path: Path) -> None:
