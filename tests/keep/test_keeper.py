@@ -1,5 +1,6 @@
 """The keeper: finds tables, does what is due, and no table's trouble is another's."""
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -354,6 +355,15 @@ def test_the_gauges_say_what_holds_garbage_and_for_how_long_jobs_are_due(tmp_pat
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="HOST:PORT"):
         parse_address(text)
+
+
+def test_an_address_of_ipv6_is_listened_on() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with serving(parse_address("[::1]:0"), {"/": lambda: Page(200, "ok")}) as (host, port):
+        assert get(f"http://[{host}]:{port}/") == (200, "ok")
 
 
 def test_a_taken_address_is_refused_with_what_to_do() -> None:

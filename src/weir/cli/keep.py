@@ -86,7 +86,7 @@ def run(
 
     policy = _load(policy_file)
     for root in roots:
-        _known(root)
+        _check_root(root)
 
     def tell(report: JobReport) -> None:
         call.out.show(_plain(report), _line(report))
@@ -167,7 +167,7 @@ def _load(path: Path | None) -> KeeperPolicy:
     return policy.KeeperPolicy() if path is None else policy.load(path)
 
 
-def _known(root: str) -> None:
+def _check_root(root: str) -> None:
     from weir.store.open import normalize
 
     with o.usage("ROOT"):
@@ -200,7 +200,8 @@ def _listening(keeper: Keeper, listen: str | None) -> Iterator[None]:
     with o.usage("--listen"):
         address = parse_address(listen)
     with serving(address, pages(keeper)) as (host, port):
-        output.complain(f"listening on {host or '0.0.0.0'}:{port}")  # noqa: S104  only shown
+        shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104  only shown
+        output.complain(f"listening on {shown}:{port}")
         yield
 
 
