@@ -87,6 +87,7 @@ def test_a_failure_is_the_exit_status_and_stays_in_the_status(run, table, tmp_pa
         (["keep", "ftp://x", "--once"], "ftp"),
         (["keep", ".", "--once", "--listen", "nowhere"], "HOST:PORT"),
         (["keep", "run"], "ROOT"),
+        (["keep", "--json", "status", "."], "weir keep status"),
     ],
 )
 def test_wrong_usage_is_named(run, arguments, said):

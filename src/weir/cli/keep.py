@@ -170,6 +170,9 @@ def _load(path: Path | None) -> KeeperPolicy:
 def _check_root(root: str) -> None:
     from weir.store.open import normalize
 
+    if root in keep.commands:  # `weir keep --json status lake`
+        hint = f"write weir keep {root} before the options, or ./{root} for a folder of that name"
+        raise click.BadParameter(hint, param_hint="ROOT")
     with o.usage("ROOT"):
         normalize(root)
 
