@@ -81,6 +81,24 @@ def test_put_deletes_by_key(run, table, tmp_path):
     assert table.scan().to_table()["id"].to_pylist() == [2]
 
 
+@pytest.mark.parametrize("format", ["csv", "jsonl", "arrow", "parquet"])
+def test_rows_that_were_read_can_be_deleted(run, table, tmp_path, format):
+    """All columns come along; the table has them, and only the keys count."""
+    file = tmp_path / f"old.{format}"
+    scan = ["scan", table.uri, "--filter", "id > 1", "--output", file]
+    assert run(*scan).status == 0
+    assert run("put", table.uri, file, "--delete").status == 0
+    assert table.scan().to_table()["id"].to_pylist() == [1]
+
+
+def test_what_holds_no_keys_deletes_nothing_and_says_so(run, table, tmp_path):
+    file = tmp_path / "old.parquet"
+    pq.write_table(pa.table({"v": [1.0]}), file)
+    ran = run("put", table.uri, file, "--delete")
+    assert (ran.status, table.count()) == (1, 3)
+    assert "key column 'id' is missing" in ran.err
+
+
 def test_put_in_pieces_gives_the_same_rows(run, table, tmp_path):
     file = tmp_path / "many.parquet"
     pq.write_table(pa.table({"id": range(100), "v": [1.0] * 100}), file)
