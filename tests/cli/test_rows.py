@@ -399,6 +399,24 @@ def test_odd_text_on_standard_input(run, table, monkeypatch, text, words):
     assert ran.err.count("\n") == (words is not None)
 
 
+def test_the_end_of_a_terminal_s_input_is_asked_for_once(run, table, monkeypatch):
+    """A terminal goes on after a Ctrl-D: the command waited for a second one."""
+
+    class Terminal(io.RawIOBase):
+        has_ended = False
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            assert not self.has_ended, "asked again"
+            self.has_ended = True
+            return 0
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Terminal())))
+    assert run("put", table.uri).status == 0
+
+
 @pytest.mark.parametrize("through", ["a file", "standard input"])
 def test_a_mark_of_the_byte_order_before_json_lines_is_passed_over(
     run, table, tmp_path, monkeypatch, through
@@ -577,6 +595,14 @@ def test_a_bookmark_in_no_folder_is_an_error_before_a_row_is_shown(run, table, t
     ran = run("tail", table.uri, "--no-follow", "--bookmark", tmp_path / "no" / "mark.json")
     assert (ran.status, ran.out) == (1, "")
     assert "folder" in ran.err
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]"])
+def test_a_file_that_is_no_bookmark_is_named(run, table, tmp_path, content):
+    (tmp_path / "mark.json").write_bytes(content)
+    ran = run("tail", table.uri, "--no-follow", "--bookmark", tmp_path / "mark.json")
+    assert (ran.status, ran.out) == (1, "")
+    assert "mark.json: not a bookmark" in ran.err
 
 
 def test_tail_from_now_on(run, table):

@@ -113,7 +113,8 @@ def run(
                 raise click.exceptions.Exit(1)
             if not reports and not call.json:
                 call.out.show(
-                    None, output.done("nothing is due", f"in {len(keeper.tables)} tables")
+                    None,
+                    output.done("nothing is due", f"in {output.many(len(keeper.tables), 'table')}"),
                 )
         else:
             with _signals(keeper):
@@ -141,7 +142,9 @@ def status(call: Invocation, roots: Sequence[str], policy_file: Path | None) -> 
         if each.job in ("find", "look") and each.result in ("failed", "damaged")
     ]
     jobs += [job for kept in keeper.all_tables for job in kept.jobs]
-    shown = [_standing(job) for job in jobs] or [output.aside("nothing was ever due")]
+    shown = [_standing(job) for job in jobs] or [
+        output.aside(f"nothing was ever due in {output.many(len(keeper.tables), 'table')}")
+    ]
     call.out.show(jobs, *shown)
     if any(job.status in ("failed", "silent", "damaged") for job in jobs):
         raise click.exceptions.Exit(1)
