@@ -8,6 +8,7 @@ as Python's, and a pydantic model its fields (`weir.format.models`).
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
@@ -59,7 +60,7 @@ def _field(name: object, kind: object) -> pa.Field:
         raise InvalidInput(f"the name of a column must be text, got {name!r}")
     if isinstance(kind, pa.DataType):
         return pa.field(name, kind)
-    if isinstance(kind, type):
+    if isinstance(kind, type) or typing.get_origin(kind) is not None:
         return pa.field(name, python_type(f"column {name!r}", kind))
     if not isinstance(kind, str):
         raise InvalidInput(

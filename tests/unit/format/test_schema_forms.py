@@ -128,6 +128,22 @@ def test_a_dict_gives_python_types_as_a_model_does() -> None:
         as_schema({"v": object})
 
 
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        (list[str], pa.list_(pa.field("item", pa.string(), nullable=False))),
+        (dict[str, int], pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
+        (int | None, pa.int64()),
+        (Annotated[float, pa.float32()], pa.float32()),
+        (Literal["a", "b"], pa.string()),
+    ],
+    ids=repr,
+)
+def test_a_dict_takes_every_type_that_a_model_takes(kind: Any, wanted: pa.DataType) -> None:
+    """The error about `object` says to write `Annotated[...]`, which was refused."""
+    assert as_schema({"v": kind}) == pa.schema([("v", wanted)])
+
+
 def test_a_dict_gives_types_as_text_or_as_pyarrow_has_them(tmp_path: Path) -> None:
     given = {
         "id": "int64",
