@@ -38,7 +38,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir import making
-from weir.config import WriterConfig
+from weir.config import WriterConfig, chosen_config
 from weir.database import Database as SyncDatabase
 from weir.database import Name
 from weir.database import connect as sync_connect
@@ -469,7 +469,7 @@ class Table:
     ) -> TableWriter:
         """A writer, for use with `async with`; it claims a shard at its first row. `shards`: see
         `weir.Table.writer`; what is wrong with them is raised by `async with`."""
-        waits = (config or self.sync.writer_defaults).durable_write
+        waits = chosen_config(config, self.sync.writer_defaults).durable_write
         make = functools.partial(self.sync.writer, config, shards=shards)
         return TableWriter(make, waits=waits)
 

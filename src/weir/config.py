@@ -207,6 +207,18 @@ class WriterConfig:
             raise ValueError(f"writer_defaults: {error}") from error
 
 
+def chosen_config(given: WriterConfig | None, otherwise: WriterConfig) -> WriterConfig:
+    """The settings that a caller gave; the others where that was None."""
+    if given is None:
+        return otherwise
+    if not isinstance(given, WriterConfig):
+        raise InvalidInput(
+            f"settings of a writer are a weir.WriterConfig(...), or None for the table's, got"
+            f" {given!r}"
+        )
+    return given
+
+
 def _index_configs(given: object) -> tuple[IndexConfig, ...]:
     configs = tuple(given) if isinstance(given, Iterable) else (given,)
     for config in configs:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.config import WriterConfig
+from weir.config import WriterConfig, chosen_config
 from weir.env import SYSTEM, Env
 from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format import paths
-from weir.format.expiry import Expire
+from weir.format.expiry import Expire, check_expire
 from weir.format.keys import check_key_type
 from weir.format.nested import has_small_dictionary
 from weir.format.schema import TOMBSTONE, check_nesting, without_views
@@ -82,8 +82,8 @@ def create(
     _check_schema(plain, key)
     chosen = Unsharded() if sharding is None else sharding
     check_sharding(chosen, plain, key)
-    if expire is not None:
-        expire.check(plain)
+    check_expire(expire, plain)
+    defaults = chosen_config(writer_defaults, WriterConfig())
     place = Place(os.fspath(uri), wal_uri, storage_options, env)
     _require_new(place)
     if adopt.find_dataset(place.uri, place.lance) is not None:
@@ -91,7 +91,6 @@ def create(
     _require_no_logs(place)
     probed = _prove(place)
     dataset = adopt.create_base(place.uri, plain, key, place.lance, expire=expire)
-    defaults = writer_defaults or WriterConfig()
     adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
     spec = _first_spec(chosen)
     return _finish(place, dataset.schema, key, chosen, defaults, probed, spec=spec)
@@ -164,7 +163,7 @@ def enable(
         )
     chosen = stored or sharding or Unsharded()
     check_sharding(chosen, base.schema.plain, key)
-    defaults = writer_defaults or WriterConfig()
+    defaults = chosen_config(writer_defaults, WriterConfig())
     if details is not None:
         # Native writers replay within the defaults stored in the index, which stay (F-15).
         defaults = defaults.within(WriterConfig.from_lance(details.writer_defaults))

@@ -65,7 +65,7 @@ def test_a_large_compaction_runs_on_spark_and_a_small_one_here(
 def test_nothing_due_is_said(run, table, tmp_path):
     ran = run("keep", tmp_path, "--once")
     assert ran.status == 0
-    assert "nothing is due in 1 tables" in ran.out
+    assert "nothing is due in 1 table\n" in ran.out
 
 
 def test_a_failure_is_the_exit_status_and_stays_in_the_status(run, table, tmp_path, policy):
@@ -87,6 +87,7 @@ def test_a_failure_is_the_exit_status_and_stays_in_the_status(run, table, tmp_pa
         (["keep", "ftp://x", "--once"], "ftp"),
         (["keep", ".", "--once", "--listen", "nowhere"], "HOST:PORT"),
         (["keep", "run"], "ROOT"),
+        (["keep", "--json", "status", "."], "weir keep status"),
     ],
 )
 def test_wrong_usage_is_named(run, arguments, said):

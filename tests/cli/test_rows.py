@@ -81,6 +81,24 @@ def test_put_deletes_by_key(run, table, tmp_path):
     assert table.scan().to_table()["id"].to_pylist() == [2]
 
 
+@pytest.mark.parametrize("format", ["csv", "jsonl", "arrow", "parquet"])
+def test_rows_that_were_read_can_be_deleted(run, table, tmp_path, format):
+    """All columns come along; the table has them, and only the keys count."""
+    file = tmp_path / f"old.{format}"
+    scan = ["scan", table.uri, "--filter", "id > 1", "--output", file]
+    assert run(*scan).status == 0
+    assert run("put", table.uri, file, "--delete").status == 0
+    assert table.scan().to_table()["id"].to_pylist() == [1]
+
+
+def test_what_holds_no_keys_deletes_nothing_and_says_so(run, table, tmp_path):
+    file = tmp_path / "old.parquet"
+    pq.write_table(pa.table({"v": [1.0]}), file)
+    ran = run("put", table.uri, file, "--delete")
+    assert (ran.status, table.count()) == (1, 3)
+    assert "key column 'id' is missing" in ran.err
+
+
 def test_put_in_pieces_gives_the_same_rows(run, table, tmp_path):
     file = tmp_path / "many.parquet"
     pq.write_table(pa.table({"id": range(100), "v": [1.0] * 100}), file)
@@ -381,6 +399,24 @@ def test_odd_text_on_standard_input(run, table, monkeypatch, text, words):
     assert ran.err.count("\n") == (words is not None)
 
 
+def test_the_end_of_a_terminal_s_input_is_asked_for_once(run, table, monkeypatch):
+    """A terminal goes on after a Ctrl-D: the command waited for a second one."""
+
+    class Terminal(io.RawIOBase):
+        has_ended = False
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            assert not self.has_ended, "asked again"
+            self.has_ended = True
+            return 0
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Terminal())))
+    assert run("put", table.uri).status == 0
+
+
 @pytest.mark.parametrize("through", ["a file", "standard input"])
 def test_a_mark_of_the_byte_order_before_json_lines_is_passed_over(
     run, table, tmp_path, monkeypatch, through
@@ -559,6 +595,14 @@ def test_a_bookmark_in_no_folder_is_an_error_before_a_row_is_shown(run, table, t
     ran = run("tail", table.uri, "--no-follow", "--bookmark", tmp_path / "no" / "mark.json")
     assert (ran.status, ran.out) == (1, "")
     assert "folder" in ran.err
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]"])
+def test_a_file_that_is_no_bookmark_is_named(run, table, tmp_path, content):
+    (tmp_path / "mark.json").write_bytes(content)
+    ran = run("tail", table.uri, "--no-follow", "--bookmark", tmp_path / "mark.json")
+    assert (ran.status, ran.out) == (1, "")
+    assert "mark.json: not a bookmark" in ran.err
 
 
 def test_tail_from_now_on(run, table):

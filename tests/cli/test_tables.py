@@ -100,6 +100,15 @@ def test_create_like_a_file(run, tmp_path):
     assert weir.open(str(tmp_path / "t")).scan().count() == 1
 
 
+def test_a_column_whose_type_is_unknown_is_not_created(run, tmp_path):
+    """It took nothing but nulls ever after."""
+    file = tmp_path / "a.csv"
+    file.write_text("id,note\n1,\n2,\n")
+    ran = run("create", tmp_path / "t", "--like", file, "--key", "id")
+    assert (ran.status, weir.exists(tmp_path / "t")) == (1, False)
+    assert "column 'note' holds nulls only" in ran.err
+
+
 def test_create_where_something_is_says_what_to_do(run, table):
     ran = run("create", table.uri, "-C", "id:int64")
     assert ran.status == 1

@@ -1,8 +1,10 @@
 """The keeper: finds tables, does what is due, and no table's trouble is another's."""
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,23 @@ def test_a_damaged_table_is_reported_once_and_left_alone(tmp_path: Path) -> None
     assert results(keeper(tmp_path).once()) == {("torn", "all", "damaged")}, "by another keeper too"
 
 
+def test_a_job_that_meets_an_error_of_another_library_has_failed_and_stops_no_other_job(
+    tmp_path: Path,
+) -> None:
+    filled(tmp_path / "a")
+
+    def on_spark(_core: Any) -> Any:
+        raise RuntimeError("the cluster is gone")
+
+    kept = keeper(tmp_path, replace(SOON, gc=0), fold=lambda _uri, _found: on_spark)
+    done = kept.once()
+    assert results(done) == {("a", "compact", "failed"), ("a", "gc", "succeeded")}
+    jobs = {job.job: job for job in status_of(weir.open(tmp_path / "a"), SOON)}
+    assert jobs["compact"].status == "failed"
+    assert jobs["compact"].said == "unexpected RuntimeError: the cluster is gone"
+    assert jobs["compact"].next_try is not None
+
+
 def test_a_manifest_that_cannot_be_read_is_damage_as_well(tmp_path: Path) -> None:
     table = filled(tmp_path / "torn")
     kept = keeper(tmp_path)
@@ -336,6 +355,15 @@ def test_the_gauges_say_what_holds_garbage_and_for_how_long_jobs_are_due(tmp_pat
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="HOST:PORT"):
         parse_address(text)
+
+
+def test_an_address_of_ipv6_is_listened_on() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with serving(parse_address("[::1]:0"), {"/": lambda: Page(200, "ok")}) as (host, port):
+        assert get(f"http://[{host}]:{port}/") == (200, "ok")
 
 
 def test_a_taken_address_is_refused_with_what_to_do() -> None:

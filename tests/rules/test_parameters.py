@@ -5,7 +5,7 @@ import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import lance
@@ -146,6 +146,12 @@ def test_missing_unused_and_odd_parameters_are_refused_before_anything_is_claime
     with table.shard(0).writer() as shard, pytest.raises(InvalidInput, match=r"\$u|\['v'\]"):
         WRITES[verb](shard, params)
     assert table.count() == 0
+
+
+def test_parameters_by_position_are_refused_with_an_example(table: weir.Table) -> None:
+    positional = cast("Any", ["u1"])
+    with pytest.raises(InvalidInput, match=r"values by name: 'id = .i' takes"):
+        table.count("user = ?", params=positional)
 
 
 def test_reads_and_puts_refuse_parameters_that_have_no_text(table: weir.Table) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -47,3 +47,37 @@ def test_settings_of_a_later_release_are_refused_not_ignored(added: dict[str, ob
     record = {**weir.WriterConfig().to_record(), **added}
     with pytest.raises(ValueError, match="later"):
         weir.WriterConfig.from_record(record)
+
+
+@pytest.mark.parametrize("given", [{}, {"durable_write": False}, "fast"], ids=repr)
+def test_what_is_no_config_is_refused_before_anything_is_written(
+    tmp_path: Path, given: Any
+) -> None:
+    """A dict of settings left the half of a table, and an empty one was ignored."""
+    schema = pa.schema([pa.field("id", pa.int64())])
+    with pytest.raises(weir.InvalidInput, match="WriterConfig"):
+        weir.create(tmp_path / "t", schema, primary_key="id", writer_defaults=given)
+    assert not (tmp_path / "t").exists()
+    table = weir.create(tmp_path / "t", schema, primary_key="id")
+    with pytest.raises(weir.InvalidInput, match="WriterConfig"):
+        table.writer(given)
+    shard = table.shards()[0]
+    with pytest.raises(weir.InvalidInput, match="WriterConfig"):
+        shard.writer(given)
+    assert shard.manifest().writer_epoch == 0
+
+
+def test_what_is_no_rule_of_expiry_is_refused(tmp_path: Path) -> None:
+    columns, given = {"id": "int64", "ts": "timestamp[us]"}, cast("Any", "30d")
+    with pytest.raises(weir.InvalidInput, match=r"weir\.Expire"):
+        weir.create(tmp_path / "t", columns, expire=given)
+    table = weir.create(tmp_path / "t", columns)
+    with pytest.raises(weir.InvalidInput, match=r"weir\.Expire"):
+        table.set_expire(given)
+
+
+def test_an_engine_that_is_none_is_refused_and_not_taken_for_this_process(tmp_path: Path) -> None:
+    table = weir.create(tmp_path / "t", {"id": "int64"})
+    spark = cast("Any", "spark")
+    with pytest.raises(weir.InvalidInput, match=r"weir\.spark\.compact"):
+        table.compact(engine=spark)

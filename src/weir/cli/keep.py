@@ -86,7 +86,7 @@ def run(
 
     policy = _load(policy_file)
     for root in roots:
-        _known(root)
+        _check_root(root)
 
     def tell(report: JobReport) -> None:
         call.out.show(_plain(report), _line(report))
@@ -113,7 +113,8 @@ def run(
                 raise click.exceptions.Exit(1)
             if not reports and not call.json:
                 call.out.show(
-                    None, output.done("nothing is due", f"in {len(keeper.tables)} tables")
+                    None,
+                    output.done("nothing is due", f"in {output.many(len(keeper.tables), 'table')}"),
                 )
         else:
             with _signals(keeper):
@@ -141,7 +142,9 @@ def status(call: Invocation, roots: Sequence[str], policy_file: Path | None) -> 
         if each.job in ("find", "look") and each.result in ("failed", "damaged")
     ]
     jobs += [job for kept in keeper.all_tables for job in kept.jobs]
-    shown = [_standing(job) for job in jobs] or [output.aside("nothing was ever due")]
+    shown = [_standing(job) for job in jobs] or [
+        output.aside(f"nothing was ever due in {output.many(len(keeper.tables), 'table')}")
+    ]
     call.out.show(jobs, *shown)
     if any(job.status in ("failed", "silent", "damaged") for job in jobs):
         raise click.exceptions.Exit(1)
@@ -167,9 +170,12 @@ def _load(path: Path | None) -> KeeperPolicy:
     return policy.KeeperPolicy() if path is None else policy.load(path)
 
 
-def _known(root: str) -> None:
+def _check_root(root: str) -> None:
     from weir.store.open import normalize
 
+    if root in keep.commands:  # `weir keep --json status lake`
+        hint = f"write weir keep {root} before the options, or ./{root} for a folder of that name"
+        raise click.BadParameter(hint, param_hint="ROOT")
     with o.usage("ROOT"):
         normalize(root)
 
@@ -200,7 +206,8 @@ def _listening(keeper: Keeper, listen: str | None) -> Iterator[None]:
     with o.usage("--listen"):
         address = parse_address(listen)
     with serving(address, pages(keeper)) as (host, port):
-        output.complain(f"listening on {host or '0.0.0.0'}:{port}")  # noqa: S104  only shown
+        shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104  only shown
+        output.complain(f"listening on {shown}:{port}")
         yield
 
 

@@ -26,7 +26,7 @@ from weir.errors import FencedError, InvalidInput, PartialWrite, WeirError
 @click.option(
     "--format", "-f", "format_", type=click.Choice(o.INPUTS), help="If the name does not say it."
 )
-@o.flag("--delete", about="The files hold keys; delete their rows.")
+@o.flag("--delete", about="Delete the rows with the keys in the files.")
 @o.number("--batch-rows", least=1, default=10_000, about="Rows per put.")
 @o.number("--skip", default=0, about="Leave out the first N rows; a run that failed says how many.")
 def put(
@@ -44,18 +44,16 @@ def put(
     Rows with the key of an older row replace it. If the command fails halfway, it says how many
     rows are durable: run it again with --skip to put the others.
     """
-    import pyarrow as pa
-
     from weir.cli import rows, sources
 
     files = file or [o.STDIN]
     if o.STDIN in files and sys.stdin is None:
         raise click.UsageError("standard input is closed; name a file")
     table = call.open(uri)
-    key = list(table.primary_key)
+    key = table.primary_key
     if delete and not key:
         raise click.UsageError(f"--delete: {table.uri} is append-only, and has no key")
-    schema = pa.schema([table.schema.field(name) for name in key]) if delete else table.schema
+    schema = table.schema
     kinds = [sources.kind_of(source, format_) for source in files]  # before anything is written
     if o.STDIN in files and output.is_terminal(sys.stdin):
         output.console(stderr=True).print("[dim]type rows as CSV or JSON lines; end with Ctrl-D[/]")
@@ -74,7 +72,7 @@ def put(
     ):
         for batch in rows.sized(found, batch_rows, skip):
             if delete:
-                writer.delete(batch.select(key))
+                writer.delete(batch)
             else:
                 writer.put(batch)
             count, puts = count + batch.num_rows, puts + 1

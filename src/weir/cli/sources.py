@@ -82,6 +82,12 @@ def known_rows(files: Sequence[str], format: str | None = None) -> int | None:
 def schema_of(source: str, storage_options: Mapping[str, str]) -> pa.Schema:
     """The columns of a file, from its first batch."""
     for batch in batches(source, None, storage_options):
+        for field in batch.schema:
+            if pa.types.is_null(field.type):
+                raise InvalidInput(
+                    f"{source}: column {field.name!r} holds nulls only, so its type is unknown; use"
+                    " --column for each column"
+                )
         return batch.schema.remove_metadata()
     raise InvalidInput(f"{source} has no rows to infer columns from; use --column")
 
@@ -122,6 +128,8 @@ def _file(source: str, storage_options: Mapping[str, str]) -> BinaryIO:
 
 def _standard_input(kind: str | None) -> tuple[BinaryIO, str]:
     head, stream = texts.head(sys.stdin.buffer, 8)
+    if not head:
+        return io.BytesIO(), kind or "csv"  # a terminal would wait for another Ctrl-D
     if kind is None:
         if head.startswith(b"PAR1"):
             kind = "parquet"

@@ -67,7 +67,10 @@ def tail(
     if bookmark is not None and not bookmark.absolute().parent.is_dir():
         raise InvalidInput(f"--bookmark {bookmark}: the folder does not exist; make it first")
     if bookmark is not None and bookmark.exists():
-        since = weir.Bookmark.from_json(bookmark.read_text(encoding="utf-8"))
+        try:
+            since = weir.Bookmark.from_json(bookmark.read_text(encoding="utf-8", errors="replace"))
+        except InvalidInput as error:
+            raise InvalidInput(f"--bookmark {bookmark}: {error}") from error
     if rows:
         changes = table.follow(consumer, since, once=not follow, poll=poll, expired=expired)
     else:

@@ -53,21 +53,26 @@ class Expire:
         """`after` in seconds."""
         return seconds(self.after)
 
-    def check(self, schema: pa.Schema) -> None:
-        """Raise `InvalidInput` unless the table has the column and the column holds times."""
-        if self.column not in schema.names:
-            raise InvalidInput(
-                f"Expire: the table has no column {self.column!r}; it has {schema.names}"
-            )
-        dtype = schema.field(self.column).type
-        if not (pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)):
-            raise InvalidInput(
-                f"Expire: column {self.column!r} is {dtype}; use a timestamp or date32 column"
-            )
-
     def to_metadata(self) -> dict[str, str]:
         """The rule as metadata of its column."""
         return {EXPIRE_AFTER: repr(self.after_s)}
+
+
+def check_expire(rule: Expire | None, schema: pa.Schema) -> None:
+    """Raise `InvalidInput` unless the table has the rule's column, and that column holds times."""
+    if rule is None:
+        return
+    if not isinstance(rule, Expire):
+        raise InvalidInput(f"expire is a weir.Expire(column, after), or None, got {rule!r}")
+    if rule.column not in schema.names:
+        raise InvalidInput(
+            f"Expire: the table has no column {rule.column!r}; it has {schema.names}"
+        )
+    dtype = schema.field(rule.column).type
+    if not (pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)):
+        raise InvalidInput(
+            f"Expire: column {rule.column!r} is {dtype}; use a timestamp or date32 column"
+        )
 
 
 def expire_of(schema: pa.Schema, where: str) -> Expire | None:

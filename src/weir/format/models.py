@@ -54,9 +54,10 @@ def model_schema(model: Any) -> pa.Schema:
     return pa.schema(_fields(model, ()))
 
 
-def python_type(where: str, kind: type) -> pa.DataType:
+def python_type(where: str, kind: Any) -> pa.DataType:
     """The column type of a Python type, as in a model; `InvalidInput` if there is none."""
-    return _type(where, kind, (), ())
+    kind, metadata, _ = _unwrapped(where, kind, ())
+    return _type(where, kind, metadata, ())
 
 
 def _fields(model: Any, within: tuple[object, ...]) -> list[pa.Field]:

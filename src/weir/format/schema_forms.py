@@ -8,14 +8,15 @@ as Python's, and a pydantic model its fields (`weir.format.models`).
 
 from __future__ import annotations
 
-import re
+import typing
 from collections.abc import Mapping
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.models import is_model, model_schema, python_type
+from weir.format.pandas_frames import is_pandas, with_index
 from weir.format.type_texts import parse_field
 from weir.types import ArrowStream, ModelRow
 
@@ -33,8 +34,6 @@ SchemaLike: TypeAlias = (
 )
 """The columns of a new table: a pyarrow schema, a DataFrame or Arrow table that has them, a dict of
 names and types (`"int64"`, `"float32[768]"`, `"timestamp[us, UTC]"`, `int`), a pydantic model."""
-
-_UNNAMED_INDEX: Final = re.compile(r"__index_level_\d+__")
 
 
 def as_schema(given: SchemaLike) -> pa.Schema:
@@ -61,7 +60,7 @@ def _field(name: object, kind: object) -> pa.Field:
         raise InvalidInput(f"the name of a column must be text, got {name!r}")
     if isinstance(kind, pa.DataType):
         return pa.field(name, kind)
-    if isinstance(kind, type):
+    if isinstance(kind, type) or typing.get_origin(kind) is not None:
         return pa.field(name, python_type(f"column {name!r}", kind))
     if not isinstance(kind, str):
         raise InvalidInput(
@@ -78,6 +77,8 @@ def _frame_schema(given: object) -> pa.Schema:
     collect = getattr(given, "collect_schema", None)  # a polars LazyFrame
     source = collect() if callable(collect) else given
     try:
+        if is_pandas(source, "DataFrame"):
+            source = with_index(source)
         if hasattr(source, "__arrow_c_schema__"):
             found = pa.schema(source)
         elif hasattr(source, "__arrow_c_stream__"):
@@ -93,11 +94,6 @@ def _frame_schema(given: object) -> pa.Schema:
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
-    if _UNNAMED_INDEX.fullmatch(field.name):
-        raise InvalidInput(
-            "the DataFrame has an index without a name, which would be a column; name it, or drop"
-            " it with reset_index(drop=True)"
-        )
     if pa.types.is_null(field.type):
         raise InvalidInput(
             f"column {field.name!r} holds nulls only, so its type is unknown; cast it, or give the"

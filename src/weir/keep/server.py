@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
@@ -55,8 +56,11 @@ def serving(address: tuple[str, int], pages: Pages, env: Env = SYSTEM) -> Iterat
         def log_message(self, *_args: object) -> None:
             """Scrapes are no news."""
 
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+
     try:
-        server = ThreadingHTTPServer(address, Handler)
+        server = Server(address, Handler)
     except OSError as error:
         raise InvalidInput(
             f"cannot listen on {address[0]}:{address[1]} ({error}); choose another address"

@@ -42,6 +42,8 @@ def bind(text: str, params: Params | None, *, used: set[str] | None = None) -> s
     if params is None:
         require_bound(text)
         return text
+    if not isinstance(params, Mapping):
+        raise InvalidInput(f"params has values by name: 'id = $i' takes {{'i': 7}}, not {params!r}")
     names = set() if used is None else used
     parts: list[str] = []
     end = 0

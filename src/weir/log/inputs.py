@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import InvalidInput
+from weir.format.pandas_frames import is_pandas, with_index
 from weir.format.python_values import rows_at_once
 
 T = TypeVar("T")
@@ -32,8 +33,9 @@ def arrow_batches(data: Any) -> Sequence[pa.RecordBatch] | None:
         if isinstance(data, np.ndarray) and data.dtype.names is not None:
             columns = {name: _plain(data[name]) for name in data.dtype.names}
             return (pa.RecordBatch.from_pydict(columns),)
-        if _is_pandas(data, "DataFrame"):
-            return _pandas_parts(data) or _pandas_table(data).to_batches()
+        if is_pandas(data, "DataFrame"):
+            frame = with_index(data)
+            return _pandas_parts(frame) or _pandas_table(frame).to_batches()
         if hasattr(data, "__arrow_c_stream__"):
             return pa.table(data).to_batches()  # type: ignore[no-any-return]
         if hasattr(data, "__arrow_c_array__"):
@@ -50,7 +52,7 @@ def arrow_column(data: Any) -> pa.Array | None:
     try:
         if isinstance(data, np.ndarray) and data.dtype.names is None and data.ndim == 1:
             return pa.array(data)
-        if _is_pandas(data, "Series") or _is_pandas(data, "Index"):
+        if is_pandas(data, "Series") or is_pandas(data, "Index"):
             return pa.array(data, from_pandas=True)
         # A polars Series is a stream of values, a DataFrame is a stream of structs.
         if type(data).__name__ == "Series" and hasattr(data, "__arrow_c_stream__"):
@@ -160,13 +162,6 @@ def _pandas_table(frame: Any) -> pa.Table:
     if hasattr(frame, "__arrow_c_stream__"):
         return pa.table(frame)
     return pa.Table.from_pandas(frame, preserve_index=False)
-
-
-def _is_pandas(data: Any, name: str) -> bool:
-    return any(
-        cls.__name__ == name and cls.__module__.partition(".")[0] == "pandas"
-        for cls in type(data).__mro__
-    )
 
 
 def _plain(column: Any) -> pa.Array:

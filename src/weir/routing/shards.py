@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from weir.config import WriterConfig
+from weir.config import WriterConfig, chosen_config
 from weir.errors import CommitConflict, InvalidInput, NotAWeirTable, SchemaMismatch
 from weir.format.manifest import ShardManifest
 from weir.format.python_values import from_python
@@ -301,7 +301,7 @@ def unregistered_writer(
         core.wanted_wal,
         schema=schema or schema_for_writing(core),
         lake=core.lake,
-        config=(config or defaults).within(defaults),
+        config=chosen_config(config, defaults).within(defaults),
         belongs=_belongs(core, shard),
         crowd=crowd,
         only_left=only_left,

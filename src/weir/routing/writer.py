@@ -20,7 +20,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from weir.config import WriterConfig
+from weir.config import WriterConfig, chosen_config
 from weir.durations import deadline_after, seconds_until
 from weir.env import ForkGuard
 from weir.errors import (
@@ -83,7 +83,7 @@ class TableWriter:
     ) -> None:
         """Use `Table.writer`."""
         self._core = core
-        self._config = config or core.record.writer_defaults
+        self._config = chosen_config(config, core.record.writer_defaults)
         self._waits = self._config.durable_write
         # One for all shards, also those opened later: rows are shaped before they are routed.
         schema = schema or schema_for_writing(core)

@@ -24,6 +24,8 @@ _DOTS = re.compile(r"(\.|%2e){1,2}", re.IGNORECASE)
 SCHEMES = ("file", "memory", "s3", "gs", "az", "abfss")
 
 _HADOOP = {"s3a": "s3", "s3n": "s3"}
+_ONE_SLASH = re.compile(rf"({'|'.join((*SCHEMES, *_HADOOP))}):", re.IGNORECASE)
+"""A local path that was meant to be another place: rows would be durable on the wrong disk."""
 _HADOOP_FILE = re.compile(r"file:/(?!/)", re.IGNORECASE)
 
 FSYNC = "weir_fsync"
@@ -60,6 +62,10 @@ def normalize(uri: str) -> str:
         uri = "file://" + uri[len("file:") :]
     scheme, separator, rest = uri.partition("://")
     if not separator:
+        if (typo := _ONE_SLASH.match(uri)) is not None:
+            raise InvalidInput(
+                f"{uri!r}: write {typo[1]}:// with two slashes, or ./{uri} for a local path"
+            )
         return os.path.abspath(os.path.expanduser(uri))  # noqa: PTH100, PTH111 (keep symlinks)
     scheme = scheme.lower()
     scheme = _HADOOP.get(scheme, scheme)

@@ -67,6 +67,10 @@ def perform(
         made = _do(core, job, policy, fold or compact)
     except WeirError as error:
         made = _told(core, job, error)
+    except Exception as error:
+        # Of a library below (Spark), or a bug: no reason to do no other job of the table.
+        logger.exception("keep.job.broke table=%s job=%s", core.uri, job.key)
+        made = JobReport(core.uri, job.key, "failed", f"unexpected {type(error).__name__}: {error}")
     took = clock.boottime() - began
     made = replace(made, seconds=took)
     core.env.meters.add(KEEP_JOBS, 1, job.job, made.result)

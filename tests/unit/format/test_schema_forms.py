@@ -86,11 +86,24 @@ def test_arrow_data_gives_its_exact_types_and_is_not_read(tmp_path: Path, form: 
     assert made(tmp_path, given, given) == data.to_pylist(), "a reader still has its rows"
 
 
-def test_a_named_index_is_a_column_and_an_unnamed_one_is_refused(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"v": [1.5]}, index=pd.Index([7], name="id"))
-    assert made(tmp_path, frame, frame) == [{"v": 1.5, "id": 7}]
-    with pytest.raises(InvalidInput, match="reset_index"):
-        as_schema(pd.DataFrame({"v": [1.5]}, index=[7]))
+@pytest.mark.parametrize("ids", [[7, 9, 8], [7, 8, 9], [7]])
+def test_a_named_index_is_a_column_and_an_unnamed_one_is_not(
+    tmp_path: Path, ids: list[int]
+) -> None:
+    """Of [7, 8, 9] pandas makes a range, which Arrow takes for no column."""
+    frame = pd.DataFrame({"id": ids, "v": 1.5}).set_index("id")
+    rows = [{"v": 1.5, "id": i} for i in sorted(ids)]
+    assert made(tmp_path / "named", frame, frame) == rows
+    unnamed = pd.DataFrame({"v": 1.5, "id": ids}, index=[number + 1 for number in ids])
+    assert made(tmp_path / "unnamed", unnamed, unnamed) == rows
+    table = weir.open(tmp_path / "named" / "t")
+    assert table.get(frame).num_rows == len(ids)
+
+
+def test_an_index_of_several_levels_is_several_columns() -> None:
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", "y"], "v": 1.5}).set_index(["a", "b"])
+    assert as_schema(frame).names == ["v", "a", "b"]
+    assert as_schema(frame.set_index("v", drop=False)).names == ["v"]
 
 
 @pytest.mark.parametrize("nothing", [pl.DataFrame({"a": [None]}), pd.DataFrame({"a": [None]})])
@@ -113,6 +126,22 @@ def test_a_dict_gives_python_types_as_a_model_does() -> None:
     )
     with pytest.raises(InvalidInput, match="column 'v' is object, for which there is no"):
         as_schema({"v": object})
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        (list[str], pa.list_(pa.field("item", pa.string(), nullable=False))),
+        (dict[str, int], pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
+        (int | None, pa.int64()),
+        (Annotated[float, pa.float32()], pa.float32()),
+        (Literal["a", "b"], pa.string()),
+    ],
+    ids=repr,
+)
+def test_a_dict_takes_every_type_that_a_model_takes(kind: Any, wanted: pa.DataType) -> None:
+    """The error about `object` says to write `Annotated[...]`, which was refused."""
+    assert as_schema({"v": kind}) == pa.schema([("v", wanted)])
 
 
 def test_a_dict_gives_types_as_text_or_as_pyarrow_has_them(tmp_path: Path) -> None:

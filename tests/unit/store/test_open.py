@@ -48,6 +48,8 @@ def test_relative_paths_are_made_absolute(monkeypatch, tmp_path):
         ("ftp://host/x", "'ftp'"),
         ("", "empty"),
         ("s3:///x", "no bucket"),
+        ("s3:/bucket/x", "two slashes"),
+        ("S3A:bucket/x", "two slashes"),
         ("file://host/x", "'host'"),
         ("s3://key:secretpart@bucket/x", "credentials"),
         ("s3://bucket/x?versionId=1", "query"),

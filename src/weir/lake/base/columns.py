@@ -13,7 +13,7 @@ import lance
 import pyarrow as pa
 
 from weir.errors import CommitConflict, InvalidInput
-from weir.format.expiry import EXPIRE_AFTER, Alive, Expire, expire_of
+from weir.format.expiry import EXPIRE_AFTER, Alive, Expire, check_expire, expire_of
 from weir.format.schema import (
     COLUMN_MARK,
     FIELD_ID,
@@ -111,8 +111,7 @@ class Columns(Lake):
 
         def attempt() -> int:
             base = self.open_base()
-            if expire is not None:
-                expire.check(base.schema.plain)
+            check_expire(expire, base.schema.plain)
             dataset = self.datasets.changing(base.version)
             _set_expire(dataset, expire)
             return dataset.version

@@ -22,6 +22,7 @@ from weir.durations import Duration, seconds
 from weir.errors import (
     CommitConflict,
     FencedError,
+    InvalidInput,
     MissingEntry,
     SealedShard,
     SnapshotExpired,
@@ -122,6 +123,10 @@ def compact(
     succeeded, it raises `UnknownOutcome`; the next run folds what is not in the base.
     """
     core.record_number()  # C-16: not by a handle of a dropped table
+    if isinstance(engine, str) and engine != "local":
+        raise InvalidInput(
+            f"engine must be 'local' or a runner, got {engine!r}; on Spark call weir.spark.compact"
+        )
     runner = LocalRunner() if isinstance(engine, str) else engine
     run = _Run(core, runner, fold_wal, progress)
     began = run.core.env.clock.boottime()
