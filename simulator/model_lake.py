@@ -180,9 +180,9 @@ class ModelLake(Lake):
         raise CommitConflict(f"{self.uri}: its MemWAL entry was changed since {planned_at}")
 
     def check_version(self, version: int) -> None:
-        """Raise `MissingEntry` when that version is gone."""
+        """Raise `SnapshotExpired` when that version is gone."""
         if self.store.head(self._path(version)) is None:
-            raise MissingEntry(f"{self.uri}: base version {version} is gone")
+            raise SnapshotExpired(f"{self.uri}: base version {version} is gone")
 
     def protect_version(self, name: str, version: int) -> None:
         """Keep a version from clean-up: a tag. Idempotent."""

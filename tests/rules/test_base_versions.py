@@ -69,18 +69,22 @@ def test_g12_a_cleaned_up_version_is_an_expired_snapshot(tmp_path: Path) -> None
         reader.core.base(old)
 
 
+@pytest.mark.parametrize("has_read_it", [False, True])
 def test_k1_a_checkpoint_whose_tag_a_stranger_deleted_is_an_expired_snapshot(
-    tmp_path: Path,
+    tmp_path: Path, has_read_it: bool
 ) -> None:
     table = filled(tmp_path / "t")
     checkpoint = table.checkpoint()
+    reader = weir.open(table.uri)
+    if has_read_it:  # and keeps the version open
+        assert reader.count(checkpoint=checkpoint.id) == 20
     put(table, "new")
     for tag in lance.dataset(table.uri).tags.list():
         lance.dataset(table.uri).tags.delete(tag)
     table.gc(min_age=0)
-    reader = weir.open(table.uri)
-    with pytest.raises(weir.SnapshotExpired, match="another program deleted the tag"):
-        reader.scan(checkpoint=checkpoint.id).to_table()
+    if not has_read_it:
+        with pytest.raises(weir.SnapshotExpired, match="another program deleted the tag"):
+            reader.scan(checkpoint=checkpoint.id).to_table()
     before = reader.scan().to_table().sort_by("id")
     with pytest.raises(weir.SnapshotExpired, match="the checkpoint is lost"):
         reader.restore(checkpoint)

@@ -299,7 +299,7 @@ def test_f7_a_newer_epoch_met_in_replay_means_fenced(bench: Bench) -> None:
     claim = claim_shard(bench.site)
     bench.delete_entry(claim.fence - 1)
     bench.place_fence(claim.fence - 1, epoch=claim.epoch + 5)
-    with pytest.raises(FencedError) as fenced:
+    with pytest.raises(FencedError, match="only on purpose") as fenced:
         list(Replay(bench.site, bench.manifests(), claim))
     assert fenced.value.fenced_by == claim.epoch + 5
 

@@ -40,6 +40,21 @@ def test_a_receipt_tells_where_the_rows_are(tmp_path, shards):
 
 
 @SHARDS
+def test_deletes_are_counted_by_whichever_verb_they_came(tmp_path, shards):
+    table = make(tmp_path / "t", shards)
+    with table.writer() as writer:
+        writer.put([row(key) for key in range(20)])
+        writer.delete([0, 1])
+        writer.put([{"id": 2, "_tombstone": True}, row(3, "b")])
+        assert writer.delete_where("id >= 15").deleted == 5
+        writer.put_once([{"id": 4, "_tombstone": True}], app="a", version=1)
+        counted = writer.stats().values()
+        assert sum(stats.rows_deleted for stats in counted) == 9
+        assert sum(stats.rows_put for stats in counted) == 30
+    assert sorted(rows(table)) == [3, *range(5, 15)]
+
+
+@SHARDS
 def test_a_put_that_is_not_waited_for_can_be_waited_for_later(tmp_path, shards):
     table = make(tmp_path / "t", shards)
     with table.writer() as writer:

@@ -253,7 +253,7 @@ class Lake(Protocol):
     # -- versions of the base --------------------------------------------------------------------
 
     def check_version(self, version: int) -> None:
-        """Raise `MissingEntry` when `version` can no longer be read."""
+        """Raise `SnapshotExpired` when `version` can no longer be read; looks at the store."""
 
     def protect_version(self, name: str, version: int) -> None:
         """Keep `version` from Lance's clean-up, by a tag, until `release_version`. Idempotent.

@@ -44,6 +44,10 @@ from weir.types import Epoch, Generation, Position, Version
 logger = logging.getLogger("weir.log")
 
 
+ON_PURPOSE: Final = (
+    "Take the shard back (with a new writer) only on purpose: writers that do so on this error"
+    " fence each other for ever."
+)
 DROPPED: Final = (
     "its table was dropped. If a new table was made there, open it again with weir.open."
 )
@@ -360,9 +364,7 @@ class Manifests:
         if manifest.writer_epoch > epoch:
             newer = (
                 f"epoch {epoch} was fenced by epoch {manifest.writer_epoch}, a newer writer owns"
-                " the shard. This handle is finished; hand its rows to that writer. Take the shard"
-                " back (with a new writer) only on purpose: writers that do so on this error fence"
-                " each other for ever."
+                f" the shard. This handle is finished; hand its rows to that writer. {ON_PURPOSE}"
             )
             fenced = FencedError(
                 f"{self.site}: {DROPPED if manifest.dropped else newer}",

@@ -27,7 +27,7 @@ from weir.errors import FencedError, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import Fill, WalEntry, decode_entry
-from weir.log.manifests import Manifests
+from weir.log.manifests import ON_PURPOSE, Manifests
 from weir.log.ownership import Claim
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
@@ -54,8 +54,7 @@ def require_own(site: ShardSite, entry: WalEntry, claim: Claim) -> None:
     if entry.epoch > claim.epoch:
         raise FencedError(
             f"{site}: found an entry of epoch {entry.epoch} at position {entry.position} while"
-            f" opening as epoch {claim.epoch}; a newer writer owns the shard. Open the shard again"
-            " to take it back",
+            f" opening as epoch {claim.epoch}; a newer writer owns the shard. {ON_PURPOSE}",
             epoch=claim.epoch,
             fenced_by=entry.epoch,
             position=entry.position,

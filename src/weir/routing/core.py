@@ -359,20 +359,21 @@ class Core:
 
     def route(self, value: Value) -> UUID:
         """The shard that takes the rows of `value`."""
-        # A record never changes, and each has a cache of its own. An id takes 20 us to compute.
-        record, known = self._routes
-        if record is not self.record:
-            record, known = self._routes = self.record, {}
-        key = (type(value), value)
-        if key not in known:
-            if len(known) >= _ROUTES_LIMIT:
-                known.clear()
-            known[key] = self.shard_of(value, record)
-        return known[key]
+        return self.shard_of(value, self.record)
 
     def shard_of(self, value: Value, record: TableRecord) -> UUID:
         """The shard that takes the rows of `value` by that record."""
-        return record.shard_of(value, self.identity_type(record.sharding, value))
+        # A record never changes, and each has a cache of its own. An id takes 20 us to compute.
+        of, known = self._routes
+        if of is not record:
+            _, known = self._routes = record, {}
+        key = (type(value), value)
+        found = known.get(key)
+        if found is None:
+            if len(known) >= _ROUTES_LIMIT:
+                known.clear()
+            found = known[key] = record.shard_of(value, self.identity_type(record.sharding, value))
+        return found
 
     def ensure_shard(self, value: Value, record: TableRecord | None = None) -> UUID:
         """The shard of `value`, made if it does not exist. Concurrent creators agree.

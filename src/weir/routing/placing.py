@@ -7,8 +7,7 @@ the same two functions: `Router` finds the value of the shard, and the table's r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
-from uuid import UUID
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,9 +20,6 @@ from weir.log.inputs import arrow_batches, arrow_column, as_dict, is_row, parts_
 from weir.records.table import TableRecord
 from weir.routing.core import Core
 from weir.routing.shards import Shard
-
-KNOWN_MAX: Final = 4096
-"""Maximum number of cached shards; an identity column may have many values."""
 
 
 class Placing:
@@ -65,7 +61,6 @@ class Ways:
         self._router = Router(record.sharding)
         self._column = self._router.column_name
         self._key = record.primary_key
-        self._known: dict[tuple[type, Value], Shard] = {}
         columns = core.known_schema().plain
         self._type = pa.null()
         self._is_required = False
@@ -104,14 +99,7 @@ class Ways:
         return (shards[code] for code in codes.tolist())
 
     def _shard(self, value: Value) -> Shard:
-        key = (type(value), value)
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            shard: UUID = self._core.shard_of(value, self.record)
-            known = self._known[key] = Shard(self._core, shard, value)
-        return known
+        return Shard(self._core, self._core.shard_of(value, self.record), value)
 
     def _arrays(self, data: Any, name: str) -> Iterator[pa.Array | pa.ChunkedArray]:
         """The sharding column of rows or keys in any accepted form, in order."""

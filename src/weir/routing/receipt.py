@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
-from weir.durations import deadline_after
+from weir.durations import deadline_after, seconds_until
 from weir.errors import WeirError
 from weir.routing.fan_out import Outcomes
 from weir.routing.open_writers import OpenWriters
@@ -55,9 +55,7 @@ class Receipt:
         clock = self._writers.core.env.clock
         until = deadline_after(timeout, clock)
 
-        def left() -> float | None:
-            return None if until is None else max(0.0, until - clock.boottime())
-
+        left = partial(seconds_until, until, clock)
         outcomes: Outcomes[Position | None] = Outcomes(self._writers.core.uri)
         acks, heard = list(self._acks), list[Ack]()
         try:

@@ -200,7 +200,7 @@ def all_shards(core: Core) -> list[Shard]:
             shards.append(Shard(core, shard, routed[shard].value))
         elif found[shard] is not None:
             value = core.value_of(shard, found[shard])
-            own = core.is_routed(shard, found[shard]) and makes_shards(core.record.sharding)
+            own = makes_shards(core.record.sharding) and core.route(value) == shard
             shards.append(Shard(core, shard, value, is_routed=own))
     return shards
 

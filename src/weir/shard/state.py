@@ -31,6 +31,7 @@ from weir.config import WriterConfig
 from weir.env import Bell, Env, Lock, Thread
 from weir.errors import FencedError, WeirError
 from weir.format.manifest import ShardManifest
+from weir.format.schema import TOMBSTONE
 from weir.format.wal_entry import Fill
 from weir.log.entry import Entry
 from weir.log.site import ShardSite
@@ -298,6 +299,7 @@ class WriterState:
             ack.generation = booking.generation
         puts = len(booking.run)
         rows = booking.more.rows
+        deleted = sum([batch.column(TOMBSTONE).true_count for batch in booking.batches])
         # From here to the end only plain fields change, which no interrupt can come between.
         if table is not None:
             table.filled = booking.filled
@@ -306,6 +308,7 @@ class WriterState:
             tags.generation, tags.filled = booking.generation, booking.filled
         counters.puts += puts
         counters.rows_put += rows
+        counters.rows_deleted += deleted
         self.booked += puts
         self._under_way = None
 

@@ -69,6 +69,7 @@ class WriterStats:
     rows_put: int
     """Rows accepted, deletes included."""
     rows_deleted: int
+    """Deletes among them, by whichever verb."""
     backpressure_waits: int
     backpressure_seconds: float
     held_bytes: int

@@ -230,9 +230,7 @@ class ShardWriter:
         """Delete the rows with those keys (values, tuples, dicts or an Arrow table); otherwise like
         a put."""
         wait = self.config.durable_write if wait is None else wait
-        ack = self.puts.put_shaped(self.intake.tombstones(keys), wait=wait, timeout=timeout)
-        self._state.counters.rows_deleted += ack.rows
-        return ack
+        return self.puts.put_shaped(self.intake.tombstones(keys), wait=wait, timeout=timeout)
 
     def put_once(self, data: Rows, *, app: str, version: int, timeout: float | None = None) -> bool:
         """Put `data` as one entry unless batch `version` of `app`, or a later one, is in.

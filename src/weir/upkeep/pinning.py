@@ -125,7 +125,7 @@ def make(
         )
         try:
             return hold(core, draft, lifetime, partial(_check_floors, core, draft))
-        except (PinOvertaken, CheckpointNotFound, MissingEntry) as passed:
+        except (PinOvertaken, CheckpointNotFound, MissingEntry, SnapshotExpired) as passed:
             logger.info("checkpoint.again table=%s reason=%s", core.uri, passed)
             last = passed
     raise CommitConflict(

@@ -168,10 +168,13 @@ def _announce_if_late(core: Core, claim: Claim, lineage: Lineage) -> Lineage:
 
 
 def _require_tables(core: Core, target: Checkpoint) -> None:
-    """Open every SSTable that the record names: a manifest is going to name them (G-13).
+    """Look at the base version, and open every SSTable that the record names: a manifest is going
+    to name them (G-13).
 
-    Called before anything is written; a listing and a read for each.
+    Called before anything is written: a restore that was announced and cannot be run keeps the
+    table's other upkeep waiting. A request for the version, a listing and a read for each SSTable.
     """
+    core.lake.check_version(target.base_version)  # guard: K-1 test_base_versions
     base = core.lake.open_base(target.base_version)
     for pin in target.shards:
         folded = base.compacted.get(pin.shard, 0)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import lance
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
-from weir.errors import CommitConflict, InvalidInput, MissingEntry, SnapshotExpired
+from weir.errors import CommitConflict, InvalidInput
 from weir.format import paths
 from weir.format.lance_file import parse_version_name, version_name
 from weir.lake.api import Cleaned, Lake
@@ -96,12 +96,7 @@ class Versions(Lake):
 
     def check_version(self, version: int) -> None:
         """See `Lake`."""
-        try:
-            self.datasets.own(version)
-        except SnapshotExpired as error:
-            raise MissingEntry(
-                f"{self.uri}: version {version} is gone; it was cleaned up"
-            ) from error
+        self.datasets.own(version)
 
     def shallow_clone(self, destination: Store, version: int) -> int:
         """See `Lake`."""
