@@ -161,6 +161,17 @@ def test_reads_and_puts_refuse_parameters_that_have_no_text(table: weir.Table) -
         writer.put([row(1)], params={"u": 1})  # type: ignore[call-overload]
 
 
+def test_what_is_no_dict_of_values_is_refused(table: weir.Table) -> None:
+    with table.writer() as writer:
+        for act in (
+            lambda: writer.delete_where("user = $u", params=["u"]),  # type: ignore[arg-type]
+            lambda: writer.update_where("ok", None),  # type: ignore[arg-type]
+            lambda: writer.update_where("ok", "x = 1"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(InvalidInput, match="must be a dict of"):
+                act()
+
+
 @pytest.mark.parametrize("kind", ["table", "shard"])
 def test_expressions_say_the_same_as_text(tmp_path: Path, kind: str) -> None:
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
