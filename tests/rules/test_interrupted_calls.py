@@ -457,3 +457,25 @@ def test_f16_a_receipt_interrupted_as_its_rows_are_sent_on_loses_none(tables: Ta
 
     at = r"^weir.(routing.(receipt|fan_out)|shard.ending):|^[^<]*(send_on|OpenWriters._move)"
     assert interrupt_each(scenario, at) >= 10
+
+
+class Struck(dict[str, Any]):
+    """A row whose conversion is interrupted."""
+
+    def get(self, *_: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_f16_an_interrupt_while_rows_are_read_takes_no_more_of_their_source(
+    tables: Tables,
+) -> None:
+    batch = pa.RecordBatch.from_pylist([{"id": 2, "v": "b"}], schema=SCHEMA)
+    source = iter([Struck(id=1, v="a"), batch, batch, batch])
+    table = tables.make()
+    with table.writer() as writer:
+        writer.put([{"id": 0, "v": "a"}])  # the next one takes the short way
+        with pytest.raises(KeyboardInterrupt):
+            writer.put(source)
+        assert list(source) == [batch, batch]
+        writer.flush_wal()  # nothing was left behind
+    assert table.scan().to_table()["id"].to_pylist() == [0]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.support.one_shard import (
@@ -822,6 +823,22 @@ def test_m7_a_request_that_fails_fails_alone_in_its_group() -> None:
             late[1].result()
         assert late[3].result().inserted == 1
         assert have(writer) == {1: 1, 5: 5, 6: 6, 7: 7, 9: 9}
+
+
+def test_m7_conditions_in_sql_and_as_expressions_are_decided_side_by_side() -> None:
+    writer, gate, first = held()
+    newer = pc.field("incoming", "v") > 4
+    conditions: list[Any] = [newer, "incoming.v > 4", newer, pc.field("incoming", "v") > 4]
+    with writer:
+        late: list[Caller] = []
+        for key, when in enumerate(conditions, 5):
+            rows = [row(key, key)]
+            late.append(Caller(lambda rows=rows, when=when: writer.put(rows, when=when)))
+            waiting(writer, 1 + len(late))
+        gate.release()
+        first.result()
+        assert [caller.result() for caller in late] == [WriteCounts(inserted=1)] * 4
+        assert have(writer) == {1: 1, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9}
 
 
 def test_a_conflict_names_keys_and_travels() -> None:

@@ -167,6 +167,16 @@ def test_reads_and_puts_refuse_parameters_that_have_no_text(table: weir.Table) -
         writer.put([row(1)], params={"u": 1})  # type: ignore[call-overload]
 
 
+def test_new_values_that_are_no_dict_are_refused(table: weir.Table) -> None:
+    with table.writer() as writer:
+        for act in (
+            lambda: writer.update_where("ok", None),  # type: ignore[arg-type]
+            lambda: writer.update_where("ok", "x = 1"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(InvalidInput, match="must be a dict of columns"):
+                act()
+
+
 @pytest.mark.parametrize("kind", ["table", "shard"])
 def test_expressions_say_the_same_as_text(tmp_path: Path, kind: str) -> None:
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")

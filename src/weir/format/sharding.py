@@ -281,6 +281,15 @@ def value_from_entries(
     return raw.decode("utf-8", "replace")
 
 
+def _is_utf8(text: str) -> bool:
+    """False for a text with a lone surrogate, which no column can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _WITHOUT_COLUMN: Final = (Unsharded, PerWriter)
 """Shardings by which no value of a row decides where it goes."""
 
@@ -324,8 +333,13 @@ class Router:
         if pa.types.is_integer(dtype):
             held = held_by(dtype)
             return lambda value: value if type(value) is int and value in held else None
-        is_text = pa.types.is_string(dtype)
-        return lambda value: value if type(value) is str and is_text else None
+
+        def of_text(value: object) -> str | None:
+            if type(value) is not str or not (value.isascii() or _is_utf8(value)):
+                return None
+            return value
+
+        return of_text if pa.types.is_string(dtype) else lambda _: None
 
     def one_value(self, column: pa.Array) -> tuple[Value] | None:
         """The one shard of all rows with these column values; None when they go to several."""

@@ -92,6 +92,8 @@ def bind_update(
     filter: Filter, assignments: Mapping[str, str], params: Params | None
 ) -> tuple[Filter, dict[str, str]]:
     """A filter and the SQL of new values, which share their parameters."""
+    if not isinstance(assignments, Mapping):
+        raise InvalidInput(f"new values must be a dict of columns and SQL, got {assignments!r}")
     used: set[str] = set()
     bound = bind(filter, params, used=used) if isinstance(filter, str) else filter
     changes = {}

@@ -47,7 +47,7 @@ from weir.routing.shards import all_shards, require_folded, schema_for_writing
 from weir.routing.sql_checks import SqlChecks
 from weir.shard.ack import Ack, Taken
 from weir.shard.ending import forked
-from weir.shard.puts import off_the_loop
+from weir.shard.puts import Given, Puts, off_the_loop
 from weir.shard.request import WriteCounts
 from weir.shard.request_builder import AskedRows, Missing, OnConflict, WriteSpec
 from weir.shard.stats import WriterStats
@@ -149,9 +149,10 @@ class TableWriter:
         if way is None:
             return self._write(self._intake.rows(data), wait, timeout)
         record, shard, writer = way
+        given = writer.puts.read(data, wait=wait)
         taken: Taken = []
         try:
-            ack = writer.puts.put(data, wait=wait, timeout=timeout, taken=taken)
+            ack = writer.puts.put(given, wait=wait, timeout=timeout, taken=taken)
             return self._receipt(((shard, ack),))
         except WeirError as error:
             call: FanOut[Ack] | None = None
@@ -169,14 +170,14 @@ class TableWriter:
         except Exception:
             raise
         except BaseException:
-            self._keep_untaken(shard, data, taken)
+            self._keep_untaken(shard, writer.puts, given, taken)
             raise
 
-    def _keep_untaken(self, shard: UUID, data: Rows, taken: Taken) -> None:
+    def _keep_untaken(self, shard: UUID, puts: Puts, given: Given, taken: Taken) -> None:
         """The caller of a put of one shard is interrupted: rows that its writer has not accepted
         are handed back by a flush or close (F-16)."""
         with contextlib.suppress(WeirError):  # rows that it would have refused
-            self.unheard.left(shard, self._intake.rows(data), taken)
+            self.unheard.left(shard, puts.rows_of(given), taken)
 
     async def aput(self, data: Rows) -> Receipt:
         """`put` for asyncio: returns when durable, without blocking the loop.
@@ -202,7 +203,7 @@ class TableWriter:
         except Exception:
             raise
         except BaseException:
-            self._keep_untaken(shard, data, [] if ack is None else [ack])
+            self._keep_untaken(shard, writer.puts, small, [] if ack is None else [ack])
             raise
 
     async def adelete(self, keys: Keys) -> Receipt:

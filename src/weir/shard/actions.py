@@ -151,10 +151,11 @@ class _Filtered:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        mine, theirs = vars(self).values(), vars(other).values()
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return all(
-            one is another or (not isinstance(one, pc.Expression) and one == another)
-            for one, another in zip(mine, theirs, strict=True)
+            # Compared with text too, an expression gives another expression.
+            one is another or (not _has_expression(one, another) and one == another)
+            for one, another in pairs
         )
 
     def __hash__(self) -> int:
@@ -235,6 +236,10 @@ def require_all_known(added: AddedColumns) -> None:
             f"the columns {names} were added to the table since this writer was opened, and updates"
             " through it would lose their values; nothing was written. Open a new writer"
         )
+
+
+def _has_expression(*values: object) -> bool:
+    return any(isinstance(value, pc.Expression) for value in values)
 
 
 def _passing(filter: Filter, found: FoundRows) -> Mask:

@@ -18,6 +18,9 @@ from weir.types import Rows
 
 T = TypeVar("T")
 
+Given = SmallPut | list[pa.RecordBatch]
+"""Rows as they were read: few enough to be shaped together with those of other puts, or shaped."""
+
 
 async def off_the_loop(convert: Callable[[Any], T], data: Any) -> T:
     """Convert rows in a thread: a loop that converts thousands of rows serves nobody else."""
@@ -32,18 +35,26 @@ class Puts:
         self._intake = intake
         self._committer = committer
 
-    def put(
-        self, data: Rows, *, wait: bool, timeout: float | None, taken: Taken | None = None
-    ) -> Ack:
-        """Put rows in any form."""
+    def read(self, data: Rows, *, wait: bool) -> Given:
+        """The rows in any form, for `put`. An interrupt in here leaves nothing behind: a generator
+        or a stream that has begun cannot be read again."""
         # Shaping the rows of several puts together is worth it from two puts on.
         small = None if not wait or self._state.crowd.is_idle else as_small_put(data)
-        if small is None:
-            rows = self._intake.rows(data)
-            return self.put_shaped(rows, wait=wait, timeout=timeout, taken=taken)
-        ack = self._unshaped_ack(small, taken)
+        return self._intake.rows(data) if small is None else small
+
+    def put(
+        self, given: Given, *, wait: bool, timeout: float | None, taken: Taken | None = None
+    ) -> Ack:
+        """Put rows that `read` has returned for the same `wait`."""
+        if not isinstance(given, SmallPut):
+            return self.put_shaped(given, wait=wait, timeout=timeout, taken=taken)
+        ack = self._unshaped_ack(given, taken)
         self._committer.put(ack, wait=True, timeout=timeout)
         return ack
+
+    def rows_of(self, given: Given) -> list[pa.RecordBatch]:
+        """What was read, shaped."""
+        return self._intake.rows(given.data) if isinstance(given, SmallPut) else given
 
     def put_shaped(
         self,

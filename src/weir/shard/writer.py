@@ -224,7 +224,7 @@ class ShardWriter:
         if when is not None or params is not None:
             return self._decide(data, WriteSpec("put", bind_when(when, params)), timeout)
         wait = self.config.durable_write if wait is None else wait
-        return self.puts.put(data, wait=wait, timeout=timeout)
+        return self.puts.put(self.puts.read(data, wait=wait), wait=wait, timeout=timeout)
 
     def delete(self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
         """Delete the rows with those keys (values, tuples, dicts or an Arrow table); otherwise like

@@ -152,6 +152,25 @@ def test_what_a_put_refuses_is_refused(tmp_path, sharding):
             table.shards_of(bad)
 
 
+@pytest.mark.parametrize("sharding", [weir.Bucket("k", 5), weir.Identity("k")])
+def test_text_that_no_column_holds_is_refused_as_a_put_of_several_rows_refuses_it(
+    tmp_path, sharding
+):
+    table = make(tmp_path / "t", pa.string(), sharding, key="k")
+    bad = {"k": "a\ud800"}
+    with table.writer() as writer:
+        writer.put([{"k": "a"}])
+        for act in (
+            lambda: writer.put([bad]),
+            lambda: writer.put([{"k": "a"}, bad]),
+            lambda: writer.delete(["a\ud800"]),
+            lambda: table.shard_of(bad),
+            lambda: table.shards_of([bad]),
+        ):
+            with pytest.raises(weir.SchemaMismatch, match="column 'k'"):
+                act()
+
+
 def test_a_mistyped_column_is_no_null(tmp_path):
     table = make(tmp_path / "t", pa.int64(), weir.Bucket("k", 5), key=())
     with pytest.raises(weir.InvalidInput, match="missing from"):
