@@ -53,8 +53,8 @@ def before_writing(core: Core) -> TableSchema:
     made, and refuses writers of their values (X-3). The requests run in parallel with those for the
     schema: a list and a get for the chain of compactions, a listing of the shards.
     """
-    asked = core.wal_uri
-    if asked not in (None, core.uri) and asked != core.latest_record().wal_uri:
+    wanted = core.wal_uri
+    if wanted not in (None, core.uri) and wanted != core.latest_record().wal_uri:
         sync_mem_wal_index(core, elsewhere=True)
     asked: list[Callable[[], Any]] = [
         core.base,
