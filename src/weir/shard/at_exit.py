@@ -1,18 +1,25 @@
-"""Warn when a process ends with rows in memory that are in no log entry.
+"""What writers that nobody closed do when their process ends.
 
-Only `durable_write=False` and `wait=False` leave such rows after a call has returned (M-8). They
-are not written here: at this point threads of the interpreter and of Lance may be gone already, and
-a program that was asked to end should end.
+It is warned of rows in memory that are in no log entry. Only `durable_write=False` and `wait=False`
+leave such rows after a call has returned (M-8). They are not written here: at this point threads of
+the interpreter and of Lance may be gone already, and a program that was asked to end should end.
+
+An entry or a flush that is under way is waited for, shortly. The interpreter ends its threads
+wherever they are, and one that is inside of a library takes the process down with it (SIGABRT).
 """
 
 from __future__ import annotations
 
 import warnings
 import weakref
+from typing import Final
 
 from weir.env import AT_EXIT, SYSTEM
 from weir.meters import HELD_BYTES, WRITERS
 from weir.shard.state import WriterState
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long the end of a process waits: a store that does not answer does not keep it."""
 
 _OPEN: weakref.WeakSet[WriterState] = weakref.WeakSet()
 
@@ -46,4 +53,17 @@ def _warn() -> None:
             )
 
 
-AT_EXIT.append(_warn)
+def _wait() -> None:
+    clock = SYSTEM.clock
+    until = clock.boottime() + PATIENCE_SECONDS
+    while any(map(_is_at_work, list(_OPEN))) and clock.boottime() < until:
+        clock.sleep(0.01)
+
+
+def _is_at_work(state: WriterState) -> bool:
+    if state.failure is not None or state.ending.home.is_forked:
+        return False
+    return state.slot is not None or state.is_flush_due
+
+
+AT_EXIT.extend((_warn, _wait))

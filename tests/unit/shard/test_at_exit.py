@@ -40,3 +40,34 @@ def test_m8_rows_that_no_entry_has_are_told_at_exit(tmp_path, end, rows):
     assert ran.returncode == 0, ran.stderr
     assert ("not durable yet" in ran.stderr) == (end == "leave")
     assert weir.open(uri).count() == rows
+
+
+FLUSHES = """
+import sys, threading, time, weir
+import pyarrow as pa
+from weir.shard.flush import Flusher
+
+begun, flush = threading.Event(), Flusher._flush_first
+
+def slow(self, **how):
+    begun.set()
+    time.sleep(0.3)  # as in a library: the interpreter ends the thread when it comes out
+    flush(self, **how)
+    print("flushed", flush=True)
+
+Flusher._flush_first = slow
+schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+table = weir.create(sys.argv[1], schema, primary_key="id")
+writer = table.writer(weir.WriterConfig(max_memtable_rows=4))
+writer.put([{"id": n} for n in range(4)])
+writer.put([{"id": n} for n in range(4)])
+begun.wait()
+"""
+
+
+def test_a_flush_that_is_under_way_at_exit_is_waited_for(tmp_path):
+    """Its thread may be inside of Lance, and would take the process down with it (SIGABRT)."""
+    command = [sys.executable, "-c", FLUSHES, str(tmp_path / "t")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "flushed" in ran.stdout
