@@ -305,11 +305,9 @@ class Core:
         return number
 
     def latest_record(self) -> TableRecord:
-        """The table's record as it is now, which this handle does not take over; its own while the
-        table is being made. One head when nothing changed."""
-        if not self.known_number or self.record_number() == self.record.seq:
-            return self.record
-        return self.records().load()
+        """The table's record as of the last look at its number; this handle keeps what it knows of
+        the routing. One list and one get if it has changed, otherwise no request."""
+        return self.record if self.known_number == self.record.seq else self.records().load()
 
     def require_not_replaced(self) -> None:
         """Raise if this handle has met another table at its place (C-16). No request."""

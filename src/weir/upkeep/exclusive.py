@@ -53,9 +53,10 @@ def before_writing(core: Core) -> TableSchema:
     made, and refuses writers of their values (X-3). The requests run in parallel with those for the
     schema: a list and a get for the chain of compactions, a listing of the shards.
     """
-    wanted = core.wal_uri
-    if wanted not in (None, core.uri) and wanted != core.latest_record().wal_uri:
-        sync_mem_wal_index(core, elsewhere=True)
+    if core.wal_uri not in (None, core.uri):
+        core.record_number()
+        if core.wal_uri != core.latest_record().wal_uri:
+            sync_mem_wal_index(core, elsewhere=True)
     asked: list[Callable[[], Any]] = [
         core.base,
         Jobs(core.store).latest,
