@@ -404,3 +404,43 @@ def test_p8_an_overwrite_replaces_a_statement_beside_it_whole_or_not_at_all(
     weir.open(table.uri).gc(min_age=0)
     assert rows_of(weir.open(table.uri)) in ({500: None}, {500: None} | AFTER)
     assert not open_statements(table)
+
+
+def drop_column(table: weir.Table) -> None:
+    table.drop_columns("n")
+
+
+def rename_column(table: weir.Table) -> None:
+    table.rename_column("n", "m")
+
+
+def make_column_anew(table: weir.Table) -> None:
+    table.drop_columns("n")
+    table.add_columns(pa.field("n", pa.string()))
+
+
+@pytest.mark.parametrize(
+    ("change", "last", "value"),
+    [(drop_column, "id", None), (rename_column, "m", 1), (make_column_anew, "n", None)],
+)
+def test_p8_a_statement_whose_driver_died_is_put_into_the_columns_of_now(
+    table: weir.Table, change: Callable[[weir.Table], None], last: str, value: object
+) -> None:
+    with pytest.raises(Died):
+        update(at(table, "decided", die))
+    change(weir.open(table.uri))
+    columns = ["id"] if last == "id" else ["id", last]
+    expected = [{"id": key, last: value} if last != "id" else {"id": key} for key in AFTER]
+
+    def rows() -> list[dict[str, object]]:
+        found = weir.open(table.uri).scan(columns).to_table()
+        return found.sort_by("id").to_pylist()
+
+    assert rows() == expected
+    report = weir.open(table.uri).gc(min_age=0)
+    assert not report.errors
+    assert not open_statements(table)
+    with weir.open(table.uri).writer() as writer:
+        writer.put([{"id": 0}])
+        writer.delete([0])
+    assert rows() == expected

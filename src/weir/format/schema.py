@@ -53,6 +53,14 @@ class TableSchema:
         return pa.schema([_strip_ids(f) for f in self.arrow], metadata=self.arrow.metadata)
 
     @cached_property
+    def marked(self) -> pa.Schema:
+        """`plain`, and which column each is: rows that wait outside the log find it after a rename
+        by `align_batch`, and not one that has taken its name (P-8)."""
+        return pa.schema(
+            [f.with_metadata(a.metadata) for f, a in zip(self.plain, self.arrow, strict=True)]
+        )
+
+    @cached_property
     def key_schema(self) -> pa.Schema:
         """The key columns alone, in key order, as users see them."""
         return pa.schema([self.plain.field(name) for name in self.primary_key])

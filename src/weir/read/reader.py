@@ -15,7 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.format.expiry import Alive, alive_at
-from weir.format.schema import TOMBSTONE, TableSchema, align_batch
+from weir.format.schema import TableSchema, align_batch
 from weir.lake.api import Scanned
 from weir.lake.live_rows import RowRange
 from weir.log.shard_log import ShardLog
@@ -25,7 +25,7 @@ from weir.read.common import Batches, CommonPart, LevelPlan, is_small
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
-from weir.routing.statements import Remaining, deletes_of
+from weir.routing.statements import Remaining
 
 UNIT_ENTRIES: Final = 512
 """Entries in one unit of a tail. Plans count entries because they do not know their sizes."""
@@ -270,17 +270,9 @@ class _StagedPiece:
         return self._load().lookup(keys, columns)
 
     def _load(self) -> MemLevel:
-        wal = self.schema.wal
-        found = self.left.rows(self.number) if self.number in self.left.pieces else []
-        marked = [
-            batch
-            if TOMBSTONE in batch.schema.names
-            else batch.append_column(wal.field(TOMBSTONE), deletes_of(batch))
-            for batch in found
-        ]
-        return MemLevel(
-            [align_batch(batch, wal) for batch in marked], self.schema, self.left.core.env
-        )
+        is_left = self.number in self.left.pieces
+        rows = self.left.rows(self.number, self.schema) if is_left else []
+        return MemLevel(rows, self.schema, self.left.core.env)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from weir.errors import MissingEntry
 from weir.format.keys import pk_type, pk_values
-from weir.format.schema import TOMBSTONE
+from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.keys.keyset import KeySet
 from weir.log.tailer import WalTailer
 from weir.records.statements import (
@@ -62,6 +62,12 @@ def deletes_of(batch: pa.RecordBatch) -> pa.BooleanArray:
     if TOMBSTONE in batch.schema.names:
         return batch.column(TOMBSTONE)
     return pa.repeat(False, batch.num_rows)
+
+
+def _with_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if TOMBSTONE in batch.schema.names:
+        return batch
+    return batch.append_column(TOMBSTONE, deletes_of(batch))
 
 
 def without_put_keys(batch: pa.RecordBatch, puts: KeySet, key: Sequence[str]) -> pa.RecordBatch:
@@ -118,8 +124,12 @@ class Remaining:
                 puts.add(pk_values(batch, key).filter(pc.invert(deletes_of(batch))))
         return puts
 
-    def rows(self, number: int) -> list[pa.RecordBatch]:
-        """The rows of that piece."""
+    def rows(self, number: int, schema: TableSchema) -> list[pa.RecordBatch]:
+        """The rows of that piece as a log holds them, in the columns of now: some may have been
+        renamed or dropped since the rows were staged."""
+        return [align_batch(_with_deletes(batch), schema.wal) for batch in self._left_of(number)]
+
+    def _left_of(self, number: int) -> list[pa.RecordBatch]:
         _, newer = self._since
         key, found = self.core.record.primary_key, []
         for batch in self._staged(number):
@@ -147,7 +157,7 @@ def apply(core: Core, share: Share, writer: ShardWriter) -> None:
     """Put what remains of a decided statement into the shard's log, as its owner."""
     left = Remaining(core, share, writer.claim.fence)
     for number in left.pieces:
-        batches = left.rows(number)
+        batches = left.rows(number, writer.intake.schema)
         if batches:
             rows = pa.Table.from_batches(batches)
             writer.put_once(rows, app=share.app, version=number)

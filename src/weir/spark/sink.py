@@ -140,7 +140,7 @@ class Sink:
         partition = 0 if context is None else context.partitionId()
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
         table = self.place.current()
-        schema = table.core.schema().plain  # one request less: it was just opened
+        schema = table.core.schema().marked  # one request less: it was just opened
         if self.app is not None and token is not None and query is not None:
             require_own_numbers(table.core, self.app, query, token.version)  # guard: P-6
         rows = (

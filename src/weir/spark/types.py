@@ -278,7 +278,7 @@ def from_spark(
         if field.name in names:
             index = names.index(field.name)
             columns.append(_back(batch.column(index), field))
-            fields.append(pa.field(field.name, field.type))
+            fields.append(pa.field(field.name, field.type, metadata=field.metadata))
     if delete_column is not None:
         deletes = batch.column(delete_column)
         if not pa.types.is_boolean(deletes.type):
