@@ -177,6 +177,7 @@ def test_a_put_that_fails_halfway_says_what_is_durable_and_goes_on_from_there(ru
     [
         ("a.csv", "7,x,", "record 22: column 'v', double: "),
         ("a.csv", "7", "record 22: 1 cells, not 3"),
+        ("a.csv", "7,1,Z\xfcrich", "record 22: CSV conversion error to string: invalid UTF8"),
         ("a.jsonl", '{"id": 7, "v": "x"}', "line 23: column 'v', double: "),
         ("a.jsonl", '{"id": 7', "line 23: "),
     ],
@@ -190,7 +191,7 @@ def test_what_cannot_be_read_is_named_by_its_place_in_the_whole_file(
     lines = ["id,v,name", *(f'{i},1,"a\nb"' for i in range(20))]
     if name == "a.jsonl":
         lines = [f'{{"id": {i}}}' for i in range(20)] + ["", ""]
-    (tmp_path / name).write_text("\n".join([*lines, row, ""]))
+    (tmp_path / name).write_text("\n".join([*lines, row, ""]), encoding="latin-1")
     ran = run("put", table.uri, tmp_path / name)
     assert (ran.status, ran.err.count("\n")) == (1, 1)
     assert said in ran.err

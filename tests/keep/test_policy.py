@@ -67,12 +67,15 @@ def test_rules_that_fit_apply_in_order_to_the_defaults(tmp_path: Path) -> None:
 
 def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
     assert policy(tmp_path, "").of("anything") == weir.KeepPolicy()
+    assert policy(tmp_path, "[defaults]\ncompact = {}").of("anything") == weir.KeepPolicy()
 
 
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
         ("every = 'soon'", 1, "every: expected seconds"),
+        ("find = 9\nevery = 0", 2, "every: must be above zero"),
+        ("[defaults]\n\ncompact = 8", 3, "defaults.compact: expected a table"),
         ("\njobs = 0", 2, "jobs: expected a number from 1 to 64"),
         ("jobs = 1\nspark_bytes = '1G'", 2, "spark_bytes: expected a number of bytes"),
         ("\nrequests_per_second = 0", 2, "requests_per_second: expected a whole number above 0"),

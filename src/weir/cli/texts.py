@@ -29,6 +29,7 @@ _BLOCK = 1 << 22
 _SMALL: Final = 1 << 16
 _QUOTED_OR_LINE_END: Final = re.compile(rb'(?:\A|(?<=[,\r\n]))"(?:[^"]|"")*+(?:"|\Z)|\n')
 """A quoted field, which begins with its field and may hold line breaks; or the end of a record."""
+_ROW: Final = re.compile(r"Row #(\d+)")
 
 
 def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
@@ -62,9 +63,9 @@ def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
                 convert_options=convert,
             )
         except pa.ArrowInvalid as error:
+            # Arrow's own messages count from the beginning of the block.
             if not wrong:
-                raise
-            # Arrow's own message counts from the beginning of the block.
+                raise ValueError(_ROW.sub(partial(_later, records), str(error))) from error
             cells = f"{wrong[0].actual_columns} cells, not {wrong[0].expected_columns}"
             raise ValueError(f"record {records + wrong[0].number}: {cells}") from error
         if names is None:
@@ -78,6 +79,10 @@ def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
 
 def _record(first: int, row: int) -> str:
     return f"record {first + row}"
+
+
+def _later(records: int, row: re.Match[str]) -> str:
+    return f"record {records + int(row[1])}"
 
 
 def _check_names(names: list[str], schema: pa.Schema) -> None:

@@ -22,6 +22,10 @@ def with_index(frame: Any) -> Any:
     index = frame.index
     if index.name is None and type(index).__name__ == "RangeIndex":
         return frame
-    names = [name for name in index.names if name is not None and name not in frame.columns]
-    values = {str(name): index.get_level_values(name) for name in names}
-    return frame.assign(**values).reset_index(drop=True)
+    columns = set(map(str, frame.columns))
+    levels = {
+        str(name): index.get_level_values(level)
+        for level, name in enumerate(index.names)
+        if name is not None and str(name) not in columns
+    }
+    return frame.assign(**levels).reset_index(drop=True)

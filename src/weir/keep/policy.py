@@ -33,7 +33,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from weir.durations import Duration, check_durations
+from weir.durations import Duration, check_durations, seconds
 from weir.errors import InvalidInput
 from weir.upkeep.compact.policy import CompactionPolicy
 from weir.upkeep.due import CheckpointSchedule, KeepPolicy
@@ -93,6 +93,8 @@ class KeeperPolicy:
 
     def __post_init__(self) -> None:
         check_durations(self, *_DURATIONS)
+        if not seconds(self.every):
+            raise InvalidInput("KeeperPolicy.every: must be above zero, or looks never end")
         for name, (allowed, said) in _COUNTS.items():
             value = getattr(self, name)
             if value is None and name != "jobs":
@@ -175,7 +177,7 @@ class _Reader:
     def _keep(self, base: KeepPolicy, section: Mapping[str, Any], at: _At) -> KeepPolicy:
         also = ("match", "skip") if at[:1] == ("tables",) else ()
         values = dict(section)
-        if values.get("compact"):
+        if values.get("compact", False) is not False:
             here = (*at, "compact")
             part = self._table(values["compact"], here)
             values["compact"] = self._with(base.compact or CompactionPolicy(), part, here)

@@ -104,6 +104,8 @@ def test_an_index_of_several_levels_is_several_columns() -> None:
     frame = pd.DataFrame({"a": [1, 2], "b": ["x", "y"], "v": 1.5}).set_index(["a", "b"])
     assert as_schema(frame).names == ["v", "a", "b"]
     assert as_schema(frame.set_index("v", drop=False)).names == ["v"]
+    numbered = pd.DataFrame({"0": ["x"]}, index=pd.Index([7], name=0))
+    assert as_schema(numbered) == pa.schema([("0", pa.string())]), "the column is not replaced"
 
 
 @pytest.mark.parametrize("nothing", [pl.DataFrame({"a": [None]}), pd.DataFrame({"a": [None]})])
