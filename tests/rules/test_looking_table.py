@@ -250,3 +250,22 @@ def test_o1_a_condition_reads_nested_columns_of_both_rows(
         told = writer.put([{"k": 1, "n": 2, "s": "b", name: value}], when=when)
     assert told == weir.WriteCounts(updated=1)
     assert have(table) == {1: (2, "b")}
+
+
+@pytest.mark.parametrize("verb", ["update", "insert", "put"])
+def test_f16_a_shards_writer_that_may_not_decide_yet_hands_the_rows_back(
+    table: weir.Table, verb: str
+) -> None:
+    rows = [{"k": 1, "n": 2, "s": "b"}]
+    with table.writer() as writer:
+        writer.put([{"k": 1, "n": 1, "s": "a"}])
+    table.reshard(weir.Bucket("k", 1), compact=False)
+    with table.shard(0).writer() as shard:
+        act = {
+            "update": lambda: shard.update(rows),
+            "insert": lambda: shard.insert(rows),
+            "put": lambda: shard.put(rows, when="incoming.n > current.n"),
+        }[verb]
+        with pytest.raises(weir.CommitConflict, match="compact") as told:
+            act()
+        assert [batch["k"].to_pylist() for batch in told.value.not_written] == [[1]]

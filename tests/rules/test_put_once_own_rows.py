@@ -8,7 +8,7 @@ import weir
 from tests.support.moments import SCHEMA, again, put
 from tests.support.threads import Caller, until
 from weir.env import SystemClock
-from weir.errors import Backpressure, FencedError
+from weir.errors import Backpressure, FencedError, StoreError
 from weir.format import paths
 from weir.shard.ack import Ack
 from weir.shard.once import PRUNED_EVERY
@@ -209,3 +209,29 @@ def test_f15_a_token_that_could_not_be_recorded_is_refused(tmp_path, of, app, ve
             writer.put_once([row(1)], app=app, version=version)
         assert writer.put_once([row(2)], app="a", version=(1 << 64) - 1)
     assert everything(table) == [2]
+
+
+@pytest.mark.parametrize("of", ["table", "shard"])
+def test_f16_a_batch_whose_requests_beside_the_log_fail_is_handed_back_in_its_true_state(
+    tmp_path, of
+):
+    """A shard's writer handed back nothing, and a table's called rows that were in not written."""
+    faulty = FaultyStores()
+    table = weir.create(str(tmp_path / "t"), SCHEMA, env=faulty.env)
+
+    def failed(version, verb):
+        faulty.at(table.uri).on(verb, "*/tokens/*").refuse(times=None)
+        with pytest.raises(StoreError) as told:
+            writer.put_once([row(version)], app="a", version=version)
+        faulty.at(table.uri).heal()
+        return ids(told.value.not_written), ids(told.value.perhaps_written)
+
+    for version in (1, 2):
+        with table.writer() if of == "table" else table.shards()[0].writer() as writer:
+            assert failed(version, "list") == ([], [version])  # it may be a batch that is in
+            assert failed(version, "put_if_absent") == ([version], [])
+            assert writer.put_once([row(version)], app="a", version=version)
+    with table.writer() if of == "table" else table.shards()[0].writer() as writer:
+        assert failed(2, "list") == ([], [2])
+        assert not writer.put_once([row(2)], app="a", version=2)
+    assert everything(table) == [1, 2]

@@ -239,6 +239,27 @@ def test_c11_rows_that_reach_their_heir_at_the_second_try_are_durable_too(tmp_pa
     writer.close()
 
 
+def test_c11_no_row_overtakes_older_ones_that_did_not_reach_their_heir_at_first(tmp_path):
+    faulty = FaultyStores()
+    table = make(tmp_path / "t", 1)
+    writer = weir.open(table.uri, env=faulty.env).writer(LAZY)
+    put(writer, [1, 2], "old")
+    resharded(table, writer, lambda w: w.put([row(k, "new") for k in range(8)]))
+    late, kept = (s.id for s in again(table).shards() if s.is_routed)
+    faulty.at(table.uri).on("*", f"*{late}*").fail_before(times=None)
+    other = next(k for k in range(100, 200) if _shard(table, k) == kept)
+    key = next(k for k in range(8) if _shard(table, k) == late)
+    writer.put([row(other, "x")], wait=True)
+    with pytest.raises(StoreError) as refused:
+        writer.put([row(key, "refused")])
+    assert [r["v"] for b in refused.value.not_written for r in b.to_pylist()] == ["refused"]
+    faulty.at(table.uri).heal()
+    writer.put([row(key, "newest")])
+    writer.close()
+    expected = {other: "x"} | dict.fromkeys(range(8), "new") | {key: "newest"}
+    assert rows(again(table)) == expected
+
+
 def _shard(table, key):
     core = again(table).core
     ((value, _),) = core.router.split(pa.record_batch({"id": pa.array([key], pa.int64())}))

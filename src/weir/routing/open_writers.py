@@ -68,6 +68,8 @@ class OpenWriters:
         self._routing = core.record.routing_version
         """The newest routing that was followed."""
         self._moving = core.env.threads.lock()
+        self._stuck: dict[UUID, WeirError] = {}
+        """Heirs that could not be opened for older rows. Nothing is put there before them."""
         self._is_shut = False
 
     def get(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:
@@ -75,6 +77,11 @@ class OpenWriters:
         known = self.open.get(shard)
         if known is None:
             self.follow(record)  # older rows first: nothing overtakes them at an heir
+            if shard in self._stuck:
+                with self._moving:
+                    self._move(self.core.record)
+                if shard in self._stuck:
+                    raise with_rows(self._stuck[shard], [])
             known = self._open(shard, value, record)
         return known
 
@@ -205,21 +212,28 @@ class OpenWriters:
             self.move_again()
 
     def _move(self, record: TableRecord) -> None:
+        stuck: dict[UUID, WeirError] = {}
         for shard, writer in list(self.given_up.items()):
             is_lost = self.lone is not None and self.lone.is_given_up(shard)
             if self._routings[shard] >= record.routing_version and not is_lost:
                 continue  # another writer took it, which is no reason to send its rows elsewhere
             try:
                 for ack, error in writer.ending.hand_over():
-                    self._to_heirs(writer, ack, error, record)
+                    self._to_heirs(writer, ack, error, record, stuck)
             except BaseException:
                 writer.ending.stay()
                 raise
             if not writer.has_rows_left:
                 self.given_up.pop(shard, None)
+        self._stuck = stuck
 
     def _to_heirs(
-        self, writer: ShardWriter, ack: Ack, error: WeirError, record: TableRecord
+        self,
+        writer: ShardWriter,
+        ack: Ack,
+        error: WeirError,
+        record: TableRecord,
+        stuck: dict[UUID, WeirError],
     ) -> None:
         """Put the rows of one put into the queues of their heirs; goes on after an interrupt."""
         heirs = ack.heirs
@@ -238,7 +252,7 @@ class OpenWriters:
                 writer.ending.keep(part, with_rows(error, rows, sent=True))
             else:
                 heirs.begun = shard
-                part = self._to_heir(writer, record, shard, value, rows)
+                part = self._to_heir(writer, record, shard, value, rows, stuck)
             heirs.parts_taken[shard] = part
         writer.ending.moved(ack)
 
@@ -249,15 +263,30 @@ class OpenWriters:
         shard: UUID,
         value: Value,
         rows: list[pa.RecordBatch],
+        stuck: dict[UUID, WeirError],
     ) -> Ack:
         try:
-            heir = self.open.get(shard) or self._open(shard, value, record)
+            heir = self._heir(record, shard, value, stuck)
             return heir.puts.put_shaped(rows, wait=False, timeout=None)
         except WeirError as failed:
             # In the state that the error reports: the heir may have sent them (F-16).
             part = _put_of(rows)
             writer.ending.keep(part, with_rows(failed, rows))
             return part
+
+    def _heir(
+        self, record: TableRecord, shard: UUID, value: Value, stuck: dict[UUID, WeirError]
+    ) -> ShardWriter:
+        """The writer of an heir. One that could not be opened takes no rows of later puts either:
+        they would overtake the older ones."""
+        if shard in stuck:
+            raise stuck[shard]
+        try:
+            return self.open.get(shard) or self._open(shard, value, record)
+        except WeirError as failed:
+            if self.lone is None:  # else no row replaces another
+                stuck[shard] = with_rows(failed, [])
+            raise
 
     def _open(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:
         with self.core.opening(shard):

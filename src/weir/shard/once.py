@@ -27,6 +27,7 @@ from weir.errors import Backpressure, StoreError, WeirError
 from weir.format.wal_entry import check_token
 from weir.log.appender import WalAppender
 from weir.shard.ack import Ack, see_through, take_back
+from weir.shard.ending import with_rows
 from weir.shard.tokens import Tokens
 from weir.types import Position
 
@@ -140,13 +141,37 @@ class ExactlyOnce:
         enqueue: Enqueue,
     ) -> bool:
         self._settle_before(batches, app, deadline)
-        if version <= self._own_version(app):  # guard: P-2
+        left = self._missing(batches, app, version)
+        if left is None:
             return False
-        if self.former is not None:
+        try:
+            self._put_missing(left, app, version, deadline, enqueue)
+        except StoreError as error:  # of a request beside the log: the log's errors have their rows
+            raise with_rows(error, left, sent=False) from error.__cause__
+        return True
+
+    def _missing(
+        self, batches: list[pa.RecordBatch], app: _App, version: int
+    ) -> list[pa.RecordBatch] | None:
+        """The rows of the batch that are not in; None: all of them are."""
+        try:
+            if version <= self._own_version(app):  # guard: P-2
+                return None
+            if self.former is None:
+                return batches
             left = self.former.unapplied(app.name, version, batches)
-            if batches and not left:
-                return False
-            batches = left
+        except WeirError as error:  # F-16: an earlier call may have put them
+            raise with_rows(error, batches, sent=True) from error.__cause__
+        return None if batches and not left else left
+
+    def _put_missing(
+        self,
+        batches: list[pa.RecordBatch],
+        app: _App,
+        version: int,
+        deadline: float | None,
+        enqueue: Enqueue,
+    ) -> None:
         if app.note is None:
             # P-6: before the entry. If we die before its token is recorded, and a native writer
             # flushes the entry, the next writer reads the log from here.
@@ -166,7 +191,6 @@ class ExactlyOnce:
         if ack is None:  # the decision to write nothing is final, and in no entry
             self._tokens.record(app.name, version)
             app.own, app.is_recorded = version, True
-        return True
 
     def _settle_before(
         self, batches: list[pa.RecordBatch], app: _App, deadline: float | None

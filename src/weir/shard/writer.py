@@ -38,7 +38,7 @@ from weir.shard.ack import Ack, Taken, run_callbacks
 from weir.shard.at_exit import watch
 from weir.shard.commit import Committer
 from weir.shard.conditional import ConditionalWrites
-from weir.shard.ending import Ending
+from weir.shard.ending import Ending, with_rows
 from weir.shard.flush import Flusher
 from weir.shard.lookups import Lookups
 from weir.shard.memtable import MemTables
@@ -287,8 +287,8 @@ class ShardWriter:
         return self._decide(rows, WriteSpec("update", missing=missing), timeout)
 
     def _decide(self, rows: Rows, asked: WriteSpec, timeout: float | None) -> WriteCounts:
-        requests = self._conditional_writes(asked.verb).requests
-        return self.decide(requests.shaper.shape(rows, asked), asked, timeout, [])
+        shaper = self._conditional_writes(asked.verb).requests.shaper
+        return self.decide(shaper.shape(rows, asked), asked, timeout, [])
 
     def decide(
         self,
@@ -300,6 +300,7 @@ class ShardWriter:
         """Do what `asked` says with rows that are shaped for it: the one way of `update`, `insert`
         and `put` with `when`."""
         looking = self._conditional_writes(asked.verb)
+        self._require_all_seen(batches)
         request = looking.requests.of(batches, asked)
         wait = self.config.durable_write
         return looking.run(request, wait=wait, timeout=timeout, taken=taken)
@@ -356,6 +357,7 @@ class ShardWriter:
         """`update_where`, or `delete_where` without assignments. `written` is called with the
         counts of each portion of rows, so they are known when a later one fails."""
         looking = self._conditional_writes(call)
+        self._require_all_seen()
         self._check_open()  # it reads before it has rows to hand back
         total = WriteCounts()
         for request in looking.requests.where(filter, assignments):
@@ -384,6 +386,7 @@ class ShardWriter:
         looking = self._conditional_writes(asked.verb)
         requests = looking.requests
         batches = requests.shaper.shape(rows, asked)
+        self._require_all_seen(batches)
         self._check_open(batches)
         return looking.run_once(
             self.once,
@@ -625,20 +628,20 @@ class ShardWriter:
             flusher.attend()
 
     def _conditional_writes(self, call: str) -> ConditionalWrites:
-        if self._conditional is not None and self.before_looking is None:
-            return self._conditional  # every call but the first
-        if not self.intake.schema.primary_key:
+        if self._conditional is None and not self.intake.schema.primary_key:
             raise InvalidInput(f"{self.site}: {call} needs a primary key; the table has none")
         self._require_memtables(call)
-        self._require_all_seen()
         return cast("ConditionalWrites", self._conditional)
 
-    def _require_all_seen(self) -> None:
-        """Raise `CommitConflict` while rows of this shard's keys are where its writer does not
-        look: a reshard left them, and no compaction has folded them."""
+    def _require_all_seen(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
+        """Raise `CommitConflict`, with those rows, while rows of this shard's keys are where its
+        writer does not look: a reshard left them, and no compaction has folded them."""
         before_looking = self.before_looking  # another thread may be done with it at any moment
         if before_looking is not None and self.is_open:  # guard: C-11 test_looking_table
-            before_looking()
+            try:
+                before_looking()
+            except WeirError as error:
+                raise with_rows(error, batches, sent=False) from error.__cause__
             self.before_looking = None
 
     def _stop(self) -> None:
