@@ -82,7 +82,7 @@ def write(lake: Path, first: int, last: int, told: Path) -> None:
                 time.sleep(0.02)
             for writer in writers:
                 writer.close()
-        except weir.FencedError:
+        except (weir.FencedError, weir.UnknownOutcome):
             return  # it was frozen, and replaced
 
 
