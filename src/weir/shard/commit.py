@@ -424,15 +424,19 @@ class Committer:
         state = self._state
         with state.lock:
             waiting = [] if state.failure is not None else state.unbooked()
+            run = list(takewhile(_is_shaped, waiting))
+            if run:
+                self._book_each(run)
         if not waiting:
             return False
-        is_decided, run = waiting[0].decision is not None, waiting
-        if len(waiting) > 1:
-            run = list(takewhile(lambda ack: (ack.decision is not None) is is_decided, waiting))
-        if is_decided:
-            self._decide(run)
-        else:
-            self._shape(run)
+        if not run:
+            is_decided, run = waiting[0].decision is not None, waiting
+            if len(waiting) > 1:
+                run = list(takewhile(lambda ack: (ack.decision is not None) is is_decided, waiting))
+            if is_decided:
+                self._decide(run)
+            else:
+                self._shape(run)
         self._booked(sum([ack.rows for ack in run]))
         return True
 
@@ -818,6 +822,11 @@ def release_gate(ack: Ack) -> None:
     gate = ack.gate
     if gate is not None:
         release(gate)
+
+
+def _is_shaped(ack: Ack) -> bool:
+    """Whether the rows of a put can be booked as they are."""
+    return ack.unshaped is None and ack.decision is None
 
 
 def _batch_of(ack: Ack) -> int | None:
