@@ -191,7 +191,7 @@ def test_workers_without_weir_are_told_apart(
     wrapper.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(wrapper))
     other = spark.newSession()  # a registered data source keeps its Python
-    with pytest.raises(InvalidInput, match="Set PYSPARK_PYTHON"):
+    with pytest.raises(InvalidInput, match=r"Set PYSPARK_PYTHON .* by spark-submit alone"):
         weir.spark.register(other)
 
 

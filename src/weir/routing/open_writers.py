@@ -15,7 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import FencedError, SealedShard, WeirError, WriterClosed
+from weir.errors import FencedError, SealedShard, WeirError
 from weir.format.schema import TableSchema
 from weir.format.sharding import PerWriter, Value, is_of_writer
 from weir.log.entry import Token
@@ -29,7 +29,7 @@ from weir.routing.shards import Shard, registered_writer
 from weir.routing.unheard import Unheard
 from weir.routing.writer_shard import WriterShard
 from weir.shard.ack import Ack
-from weir.shard.ending import with_rows
+from weir.shard.ending import closed, with_rows
 from weir.shard.turns import WaiterGroup
 from weir.shard.writer import ShardWriter
 
@@ -319,11 +319,6 @@ class OpenWriters:
     def _require_unshut(self) -> None:
         if self._is_shut:
             raise closed(self.core.uri)
-
-
-def closed(uri: str, batches: list[pa.RecordBatch] | None = None) -> WriterClosed:
-    """The error of a call on a writer that was closed."""
-    return WriterClosed(f"{uri}: the writer is closed; open a new one", not_written=batches or ())
 
 
 def _put_of(rows: list[pa.RecordBatch]) -> Ack:

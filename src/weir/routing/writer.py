@@ -38,7 +38,7 @@ from weir.log.small_put import as_small_put
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.fan_out import FanOut, Part, Run, is_of_interrupts
-from weir.routing.open_writers import OpenWriters, closed
+from weir.routing.open_writers import OpenWriters
 from weir.routing.own import OwnShards
 from weir.routing.receipt import Receipt
 from weir.routing.reroute import REROUTES, Parts
@@ -46,7 +46,7 @@ from weir.routing.route_cache import RouteCache
 from weir.routing.shards import all_shards, require_folded, schema_for_writing
 from weir.routing.sql_checks import SqlChecks
 from weir.shard.ack import Ack, Taken
-from weir.shard.ending import forked
+from weir.shard.ending import closed, forked
 from weir.shard.puts import Given, Puts, off_the_loop
 from weir.shard.request import WriteCounts
 from weir.shard.request_builder import AskedRows, Missing, OnConflict, WriteSpec
@@ -503,7 +503,7 @@ class TableWriter:
         if self._fork_guard.is_forked:
             raise forked(self._core.uri, batches or ())
         if self._closed:
-            raise closed(self._core.uri, batches)
+            raise closed(self._core.uri, batches or ())
 
     def _fan_out(
         self, run: Run[T], batches: list[pa.RecordBatch], timeout: float | None

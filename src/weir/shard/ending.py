@@ -163,8 +163,7 @@ class Ending:
         if self.home.is_forked:
             return forked(self._name, batches)
         if self.failure is None:
-            text = f"{self._name}: the writer is closed; open a new one"
-            return WriterClosed(text, not_written=batches)
+            return closed(self._name, batches)
         return self._error_for(self.failure, not_written=batches)
 
     def is_owed_nothing(self, error: BaseException, *, was_told: bool) -> bool:
@@ -294,6 +293,11 @@ def forked(name: str, batches: Sequence[pa.RecordBatch] = ()) -> WriterClosed:
         " start the child with spawn or forkserver, and open a writer in it",
         not_written=batches,
     )
+
+
+def closed(name: str, batches: Sequence[pa.RecordBatch] = ()) -> WriterClosed:
+    """The error of a call on a writer that was closed."""
+    return WriterClosed(f"{name}: the writer is closed; open a new one", not_written=batches)
 
 
 def internal(error: BaseException) -> WeirError:

@@ -66,6 +66,7 @@ def weir_error_in(text: str) -> WeirError | None:
 
 WORKERS = (
     "Spark's workers cannot import weir: their Python is not the driver's, or lance-weir[spark] is"
-    " not installed there. Set PYSPARK_PYTHON (and PYSPARK_DRIVER_PYTHON), or spark.pyspark.python,"
-    " to a Python that has it, before the session starts; on a cluster install it on every node"
+    " not installed there. Set PYSPARK_PYTHON (and PYSPARK_DRIVER_PYTHON) in the environment to a"
+    " Python that has it, before the session starts; spark.pyspark.python is heard by spark-submit"
+    " alone. On a cluster install it on every node"
 )
