@@ -56,6 +56,16 @@ def test_a_query_sees_every_level_by_either_name(table: weir.Table, engine: Any)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["events.v2", "T", "Events", 'a "b" c', "select", "1st"])
+def test_a_table_of_any_name_is_queried_by_either(tmp_path: Path, name: str, engine: Any) -> None:
+    made = weir.create(tmp_path / f"{name}.lance", {"id": "int64"})
+    quoted = name.replace('"', '""')
+    for either in ("t", f'"{quoted}"', *([name] if name in ("T", "Events") else [])):
+        found = made.sql(f"SELECT count(*) AS n FROM {either}", engine=engine)
+        assert found["n"].to_pylist() == [0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_checkpoint_can_be_queried(table: weir.Table, engine: Any) -> None:
     table.checkpoint("durable", name="then")
     with weir.open(table.uri).writer() as writer:

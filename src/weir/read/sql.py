@@ -122,8 +122,10 @@ def _datafusion(query: str, params: Params | None, rows: ScanDataset, names: lis
     import datafusion
 
     context = datafusion.SessionContext()
-    for name in names:
-        context.register_dataset(name, rows)
+    # Its SQL folds a name without quotes to lower case. With a dot it would name another schema.
+    for name in sorted({*names, *map(str.lower, names)}):
+        quoted = name.replace('"', '""')
+        context.register_dataset(f'"{quoted}"', rows)
     options: Any = datafusion.SQLOptions()
     only = options.with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
     # Its literals are Lance's, which is built on it.
