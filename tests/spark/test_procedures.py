@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 import weir
-from tests.support.spark import in_weir, make_table, once, put
+from tests.support.spark import SCHEMA, in_weir, make_table, once, put
 from tests.support.tables import load_rows
 from weir.errors import InvalidInput
 from weir.spark.procedures import call
+from weir.spark.replacing import key_of_stream
 
 
 def run(table: weir.Table, procedure: str, /, **arguments: str) -> dict[str, str]:
@@ -67,3 +68,26 @@ def test_history_tells_what_made_each_version_and_its_checkpoints(tmp_path: Path
     table.delete_checkpoint("monday")
     none = call({**where, "weir.procedure": "system.checkpoints"})
     assert none.fields[0].metadata["texts"] == []
+
+
+def test_a_name_in_backquotes_may_hold_a_dot(tmp_path: Path) -> None:
+    for name in ("a.b", "c"):
+        weir.create(str(tmp_path / "ns" / f"{name}.lance"), SCHEMA, primary_key="id")
+    lake = {"weir.root": str(tmp_path), "weir.catalog": "lake"}
+    for text in ("ns.`a.b`", "lake.ns.`a.b`", "`ns`.c", "ns.c"):
+        told = {"weir.procedure": "system.checkpoints", "weir.argument.table": text}
+        assert call({**lake, **told}).fieldNames() == ["none"]
+
+
+def test_a_table_that_totable_made_keeps_what_its_stream_does_not_say(tmp_path: Path) -> None:
+    """partitionBy, say, which Spark tells when it makes the table, and not when it writes."""
+    made = weir.create(
+        str(tmp_path / "t"),
+        SCHEMA,
+        sharding=weir.Identity("v"),
+        writer_defaults=weir.WriterConfig(max_memtable_rows=5000),
+    )
+    key_of_stream({"path": made.uri, "primarykey": "id,v"})
+    table = weir.open(made.uri)
+    assert (table.primary_key, table.sharding) == (("id", "v"), weir.Identity("v"))
+    assert table.writer_defaults.max_memtable_rows == 5000
