@@ -397,3 +397,34 @@ def test_s7_a_move_to_where_a_lost_log_was_says_that_it_is_lost(tmp_path):
     wipe(tmp_path / "w")
     with pytest.raises(MissingEntry, match="accept-loss"):
         again(table).move_wal(str(tmp_path / "w"))
+
+
+@pytest.mark.parametrize("change", ["move", "reshard"])
+def test_x1_a_handle_of_before_a_change_lets_no_native_writer_in_where_none_may_write(
+    tmp_path, change
+):
+    """Its compaction told them to write as it was when the handle was opened."""
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    old = again(table)
+    if change == "move":
+        again(table).move_wal(str(tmp_path / "w"))
+    else:
+        again(table).reshard(weir.Bucket("id", 3))
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    assert old.compact().rows_written
+    assert wanted_mem_wal_index(again(table).core) is None
+
+
+def test_x1_a_handle_that_takes_the_log_away_again_shuts_native_writers_out(tmp_path):
+    """It did not when the log was brought back after the handle was opened."""
+    place = str(tmp_path / "w")
+    table = make(tmp_path / "t", 1, wal_uri=place)
+    old = again(table, wal_uri=place)
+    again(table).move_wal(None)
+    with old.writer() as writer:
+        put(writer, A, "a")
+    assert again(table).wal_uri == place
+    assert wanted_mem_wal_index(again(table).core) is None

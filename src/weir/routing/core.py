@@ -304,6 +304,11 @@ class Core:
                 self.record = structs.replace(self.record, finished=latest.finished)
         return number
 
+    def latest_record(self) -> TableRecord:
+        """The table's record as of the last look at its number; this handle keeps what it knows of
+        the routing. One list and one get if it has changed, otherwise no request."""
+        return self.record if self.known_number == self.record.seq else self.records().load()
+
     def require_not_replaced(self) -> None:
         """Raise if this handle has met another table at its place (C-16). No request."""
         if self.is_replaced:

@@ -85,16 +85,16 @@ def wanted_mem_wal_index(
     if details is None:
         return None
     names = [i.name for i in dataset_indexes(base.dataset) if i.kind in _MAINTAINED]
-    every = core.record.maintain_all
-    elsewhere = elsewhere or core.record.wal_uri is not None
-    specs = _specs(
-        core.record, details, base.schema.plain, base.schema.field_ids, elsewhere=elsewhere
-    )
+    # by an older one, native writers would be let in where weir reads no more.
+    record = core.latest_record()
+    every = record.maintain_all
+    elsewhere = elsewhere or record.wal_uri is not None
+    specs = _specs(record, details, base.schema.plain, base.schema.field_ids, elsewhere=elsewhere)
     kept = sorted(names) if every else [n for n in details.maintained_indexes if n != ELSEWHERE]
     wanted = replace(
         details,
         sharding_specs=specs,
-        num_shards=_count(core.record.sharding) if specs else details.num_shards,
+        num_shards=_count(record.sharding) if specs else details.num_shards,
         maintain_all=every,  # guard: X-5 test_shared_tables
         maintained_indexes=(*kept, ELSEWHERE) if elsewhere else tuple(kept),
     )

@@ -53,10 +53,10 @@ def before_writing(core: Core) -> TableSchema:
     made, and refuses writers of their values (X-3). The requests run in parallel with those for the
     schema: a list and a get for the chain of compactions, a listing of the shards.
     """
-    place = core.record.wal_uri or core.uri
-    leaves = core.wal_uri is not None and core.wal_uri not in (place, core.uri)
-    if leaves:
-        sync_mem_wal_index(core, elsewhere=True)
+    if core.wal_uri not in (None, core.uri):
+        core.record_number()
+        if core.wal_uri != core.latest_record().wal_uri:
+            sync_mem_wal_index(core, elsewhere=True)
     asked: list[Callable[[], Any]] = [
         core.base,
         Jobs(core.store).latest,
