@@ -131,6 +131,34 @@ def test_s2_a_lost_store_is_survived_when_the_gap_is_closed(places):
     assert log_place(table).folder != first.folder
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_s7_a_deleted_bucket_is_a_lost_log_like_any_other(s3, tmp_path, is_closed):
+    """It was bad input: nothing read, went on without, gave up or dropped the table."""
+    options, bucket = s3.storage_options(), f"weir-logs-{uuid4().hex}"
+    s3.make_bucket(bucket)
+    table = make(tmp_path / "t", 1, wal_uri=f"s3://{bucket}", storage_options=options)
+    writer = table.writer()
+    put(writer, A, "a")
+    if is_closed:
+        writer.close()
+    wal = table.core.wal_stores.at(f"s3://{bucket}")
+    wal.delete([meta.path for meta in wal.list("")])
+    assert s3._request("DELETE", bucket) == 204
+    if is_closed:
+        assert rows(again(table)) == expect((A, "a"))
+    else:
+        with pytest.raises(WalStoreMismatch, match="not there"):
+            rows(again(table))
+        with pytest.raises(WalStoreMismatch, match="accept-loss"):
+            again(table).move_wal(None)
+    again(table).move_wal(None, accept_loss=not is_closed)
+    with again(table).writer() as after:
+        put(after, B, "b")
+    assert rows(again(table)) == (expect((A, "a"), (B, "b")) if is_closed else expect((B, "b")))
+    assert any("was deleted" in note or "is gone" in note for note in again(table).gc().skipped)
+    weir.drop(table.uri, storage_options=options)
+
+
 def test_s2_a_lost_folder_in_a_shared_store_is_replaced_if_the_store_knows_the_table(tmp_path):
     """Another machine, whose disk was away, had begun a folder in the empty mount point, and the
     record named that. Found by seed 27000045."""

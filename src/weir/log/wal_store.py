@@ -310,9 +310,9 @@ class WalStores:
         if owner is None:
             raise LogFolderMissing(
                 f"{root} is recorded as the place of a log of {self.store.uri} but is not there:"
-                " the disk is not mounted, or was wiped or replaced. Mount the right one. Without"
-                " it, reads with freshness='flushed' work, and a writer opens if every row of the"
-                " log was flushed"
+                " the disk is not mounted, or was wiped or replaced, or the bucket was deleted."
+                " Mount the right one. Without it, reads with freshness='flushed' work, and a"
+                " writer opens if every row of the log was flushed"
             )
         # guard: G-13 test_inside_the_table
         if not same_place(owner.table, self.consent.root) and not self.consent.covers(wal.uri):

@@ -65,7 +65,7 @@ def translate(error: Exception, *, uri: str, path: str = "", write: bool = False
     """
     text = str(error)
     where = f"{uri}/{path}" if path else uri
-    if not _says_no_bucket(text):
+    if not says_no_bucket(text):
         if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
             return ObjectMissing(path)
         if isinstance(error, exceptions.AlreadyExistsError):
@@ -109,7 +109,7 @@ def refusal(
     message; `denied`: the error's class says so already.
     """
     status = status_in(text)
-    if _says_no_bucket(text):
+    if says_no_bucket(text):
         bucket = "" if uri is None else repr(uri.partition("://")[2].partition("/")[0])
         named = f"there is no bucket {bucket}" if bucket else "the bucket does not exist"
         return InvalidInput(f"{uri or where}: {named}; create it or correct the URI")
@@ -135,7 +135,8 @@ def refusal(
     return _unsupported(where) if status == 501 else None
 
 
-def _says_no_bucket(text: str) -> bool:
+def says_no_bucket(text: str) -> bool:
+    """True for the text of an error which says that the bucket is not there."""
     return any(mark in text for mark in _NO_BUCKET)
 
 

@@ -27,8 +27,9 @@ from weir.store.api import (
     Meta,
     ObjectMissing,
     Parts,
+    RootMissing,
 )
-from weir.store.object_errors import OutOfRange, headline, translate
+from weir.store.object_errors import OutOfRange, headline, says_no_bucket, translate
 from weir.store.paths import check, check_folder
 
 T = TypeVar("T")
@@ -81,7 +82,11 @@ _KINDS: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "a
 class ObjStore:
     """One prefix of one bucket."""
 
-    def __init__(self, uri: str, config: Mapping[str, str], *, env: Env = SYSTEM) -> None:
+    def __init__(
+        self, uri: str, config: Mapping[str, str], *, must_exist: bool = False, env: Env = SYSTEM
+    ) -> None:
+        """`must_exist`: while the bucket is gone, a request that says so is `RootMissing` (S-1)."""
+        self._must_exist = must_exist
         self._uri = uri.rstrip("/")
         self._scheme = uri.partition("://")[0]
         self._env = env
@@ -287,6 +292,8 @@ class ObjStore:
             return call()
         except (exceptions.BaseError, OSError, ValueError) as error:
             # The cause is dropped: a response's body may quote parts of the credentials.
+            if self._must_exist and says_no_bucket(str(error)):  # guard: S-1 test_wal_store
+                raise RootMissing(f"{self._uri} is gone: its bucket was deleted") from None
             raise translate(error, uri=self._uri, path=path, write=write) from None
 
     def _unusable(self, error: Exception) -> Exception:

@@ -132,8 +132,8 @@ def open_store(
     `storage_options` takes obstore's and Lance's spellings; options of other kinds of store are
     ignored (one set may serve a table and its WAL store). Missing options come from the environment
     (AWS_*, GOOGLE_*, AZURE_*). `must_exist`: a local folder is never created, and while it is gone
-    every request fails (`RootMissing`); object stores have no folders. Raises `InvalidInput` naming
-    an unknown option or scheme.
+    every request fails (`RootMissing`); object stores have no folders, but a bucket may be gone.
+    Raises `InvalidInput` naming an unknown option or scheme.
     """
     if env.places is not None:
         found: Store = env.places.store(normalize(uri))
@@ -166,7 +166,7 @@ def open_bare(
     config = {
         _TO_OBSTORE.get(key, key): value for key, value in options.items() if key not in _LANCE_ONLY
     }
-    return ObjStore(place, config, env=env)
+    return ObjStore(place, config, must_exist=must_exist, env=env)
 
 
 def lance_options(uri: str, storage_options: Mapping[str, str] | None) -> dict[str, str] | None:
