@@ -85,8 +85,8 @@ def wanted_mem_wal_index(
     if details is None:
         return None
     names = [i.name for i in dataset_indexes(base.dataset) if i.kind in _MAINTAINED]
-    # A handle from before a move or a reshard would let native writers in where weir reads no more.
-    record = core.latest_record()  # guard: X-1 test_move_wal
+    # by an older one, native writers would be let in where weir reads no more.
+    record = core.latest_record()
     every = record.maintain_all
     elsewhere = elsewhere or record.wal_uri is not None
     specs = _specs(record, details, base.schema.plain, base.schema.field_ids, elsewhere=elsewhere)
