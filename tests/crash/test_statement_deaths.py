@@ -16,7 +16,7 @@ from tests.support.dying import Life, die_at_every_write
 from weir.format.schema import TOMBSTONE
 from weir.read.scan import Scan
 from weir.records.statements import StatementRecords
-from weir.routing import finishing, statements
+from weir.routing import statements
 from weir.routing.finishing import finish
 from weir.spark.shard_sink import ENTRY_BYTES, Token
 from weir.spark.sink import Sink
@@ -32,7 +32,6 @@ AFTER = {key + 100: 1 for key in KEYS}
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever meets an open statement acts at once: its driver is dead, or will try again."""
     monkeypatch.setattr(statements, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(finishing, "PATIENCE_SECONDS", 0.0)
 
 
 def make(place: str) -> weir.Table:

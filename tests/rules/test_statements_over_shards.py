@@ -17,7 +17,7 @@ from weir.log.floors import Floors
 from weir.read import snapshot as snapshots
 from weir.records.cut import ShardCut
 from weir.records.statements import StatementRecords
-from weir.routing import finishing, statements
+from weir.routing import statements
 from weir.routing.core import Core
 from weir.shard.writer import ShardWriter
 from weir.spark import deciding
@@ -31,7 +31,6 @@ STEPS = ["proposed", "marked", "checked", "decided", "piece"]
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statements, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(finishing, "PATIENCE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -318,7 +317,6 @@ def test_p8_gc_keeps_what_tells_which_rows_of_a_statement_count(
     assert not report.errors
     assert rows_of(weir.open(table.uri)) == AFTER | {3: 50}
     monkeypatch.undo()
-    monkeypatch.setattr(finishing, "PATIENCE_SECONDS", 0.0)
     weir.open(table.uri).gc(min_age=0)
     assert rows_of(weir.open(table.uri)) == AFTER | {3: 50}
     assert not open_statements(table)

@@ -10,7 +10,7 @@ from weir.errors import SealedShard
 from weir.records.statements import OpenStatement, Share, StatementRecords, Statements
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import Shard, unregistered_writer
-from weir.routing.statements import PATIENCE_SECONDS, raise_mark
+from weir.routing.statements import abort, await_ended, raise_mark
 
 logger = logging.getLogger("weir.routing")
 
@@ -20,27 +20,16 @@ def finish(core: Core, concerns: Callable[[OpenStatement], bool] = lambda _: Tru
 
     Returns the latest record. One list when none is open.
     """
-    records, clock = StatementRecords(core.store, core.env), core.env.clock
-    latest, table = records.load(), core.record.table_id
-    waiting = {one.id for one in latest.of(table) if concerns(one)}
-    until = clock.boottime() + PATIENCE_SECONDS
-    pause = 0.02
-    while True:
-        left = [one for one in latest.of(table) if one.id in waiting]
-        if not left:
-            return latest
-        if clock.boottime() < until:
-            clock.sleep(pause)
-            pause = min(2 * pause, 0.3)
-        else:
-            for one in left:
-                if one.is_decided:
-                    complete(core, one)
-                else:
-                    logger.warning("statement.aborted table=%s id=%s", core.uri, one.id)
-                    if records.abort(one):
-                        end_marks(core, one)
-        latest = records.load()
+    latest = StatementRecords(core.store, core.env).load()
+    waiting = {one.id for one in latest.of(core.record.table_id) if concerns(one)}
+
+    def end(one: OpenStatement) -> None:
+        if one.is_decided:
+            complete(core, one)
+        elif abort(core, one):
+            end_marks(core, one)
+
+    return await_ended(core, lambda one: one.id in waiting, end) if waiting else latest
 
 
 def complete(core: Core, one: OpenStatement) -> None:

@@ -11,7 +11,7 @@ Keeps
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -27,6 +27,7 @@ from weir.format.schema import TOMBSTONE
 from weir.keys.keyset import KeySet
 from weir.log.tailer import WalTailer
 from weir.records.statements import (
+    OpenStatement,
     Share,
     StatementRecords,
     Statements,
@@ -161,7 +162,11 @@ def settle_shard(core: Core, writer: ShardWriter) -> None:
     mark, shard = writer.claim.statement, writer.site.shard
     if not is_open_mark(mark):  # guard: P-8 test_statements_over_shards
         return
-    latest = await_decided(core, [shard])
+    latest = await_ended(
+        core,
+        lambda one: not one.is_decided and one.share_of(shard) is not None,
+        lambda one: abort(core, one),
+    )
     touching = latest.touching(core.record.table_id, [shard])
     for one in touching:
         share = one.share_of(shard)
@@ -180,25 +185,27 @@ def raise_mark(core: Core, shard: UUID, mark: int) -> None:
         floors.trim("statement")
 
 
-def await_decided(core: Core, shards: Collection[UUID] | None) -> Statements:
-    """The latest record, in which no statement that touches these shards is undecided.
-
-    One that stays undecided for `PATIENCE_SECONDS` is aborted. None: of all shards.
-    """
+def await_ended(
+    core: Core, concerns: Callable[[OpenStatement], bool], end: Callable[[OpenStatement], object]
+) -> Statements:
+    """The latest record, in which no open statement of the table `concerns` the caller any more;
+    `end` is called for those that still do after `PATIENCE_SECONDS`. One list when none does."""
     records, clock = StatementRecords(core.store, core.env), core.env.clock
     until, pause = clock.boottime() + PATIENCE_SECONDS, _POLL_SECONDS
     while True:
         latest = records.load()
-        found = latest.of(core.record.table_id)
-        if shards is not None:
-            found = tuple(latest.touching(core.record.table_id, shards))
-        undecided = [one for one in found if not one.is_decided]
-        if not undecided:
+        left = [one for one in latest.of(core.record.table_id) if concerns(one)]
+        if not left:
             return latest
         if clock.boottime() < until:
             clock.sleep(pause)
             pause = min(2 * pause, _POLL_SECONDS_MAX)
             continue
-        for one in undecided:
-            logger.warning("statement.aborted table=%s id=%s", core.uri, one.id)
-            records.abort(one)
+        for one in left:
+            end(one)
+
+
+def abort(core: Core, one: OpenStatement) -> bool:
+    """Withdraw an undecided statement; False if it was decided by now."""
+    logger.warning("statement.aborted table=%s id=%s", core.uri, one.id)
+    return StatementRecords(core.store, core.env).abort(one)
