@@ -122,7 +122,7 @@ class Outcomes(Generic[T]):
         if failures:
             rest = ""
             if late:
-                rest = f", {len(late)} are still under way (flush_wal() or close() waits for them)"
+                rest = f", {len(late)} still under way (flush_wal() or close() waits for them)"
             elif len(failures) < parts:
                 rest = ", the others are done"
             raise PartialWrite(

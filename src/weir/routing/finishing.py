@@ -10,7 +10,7 @@ from weir.errors import SealedShard
 from weir.records.statements import OpenStatement, Share, StatementRecords, Statements
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import Shard, unregistered_writer
-from weir.routing.statements import abort, patience_ends, raise_mark, wait_while
+from weir.routing.statements import abort, await_ended, raise_mark
 
 logger = logging.getLogger("weir.routing")
 
@@ -20,20 +20,16 @@ def finish(core: Core, concerns: Callable[[OpenStatement], bool] = lambda _: Tru
 
     Returns the latest record. One list when none is open.
     """
-    first = StatementRecords(core.store, core.env).load()
-    waiting = {one.id for one in first.of(core.record.table_id) if concerns(one)}
-    if not waiting:
-        return first
-    until = patience_ends(core)
-    while True:
-        latest, left = wait_while(core, lambda one: one.id in waiting, until)
-        if not left:
-            return latest
-        for one in left:
-            if one.is_decided:
-                complete(core, one)
-            elif abort(core, one):
-                end_marks(core, one)
+    latest = StatementRecords(core.store, core.env).load()
+    waiting = {one.id for one in latest.of(core.record.table_id) if concerns(one)}
+
+    def end(one: OpenStatement) -> None:
+        if one.is_decided:
+            complete(core, one)
+        elif abort(core, one):
+            end_marks(core, one)
+
+    return await_ended(core, lambda one: one.id in waiting, end) if waiting else latest
 
 
 def is_quiet_since(core: Core, closed: int) -> bool:

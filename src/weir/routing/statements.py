@@ -11,7 +11,7 @@ Keeps
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -172,7 +172,11 @@ def settle_shard(core: Core, writer: ShardWriter) -> None:
     mark, shard = writer.claim.statement, writer.site.shard
     if not is_open_mark(mark):  # guard: P-8 test_statements_over_shards
         return
-    latest = await_decided(core, [shard])
+    latest = await_ended(
+        core,
+        lambda one: not one.is_decided and one.share_of(shard) is not None,
+        lambda one: abort(core, one),
+    )
     touching = latest.touching(core.record.table_id, [shard])
     for one in touching:
         share = one.share_of(shard)
@@ -191,44 +195,27 @@ def raise_mark(core: Core, shard: UUID, mark: int) -> None:
         floors.trim(floors.load())
 
 
-def await_decided(core: Core, shards: Collection[UUID] | None) -> Statements:
-    """The latest record, in which no statement that touches these shards is undecided.
-
-    One that stays undecided for `PATIENCE_SECONDS` is aborted. None: of all shards.
-    """
-    until = patience_ends(core)
-    while True:
-        latest, left = wait_while(
-            core, lambda one: not one.is_decided and (shards is None or one.touches(shards)), until
-        )
-        if not left:
-            return latest
-        for one in left:
-            abort(core, one)
-
-
-def patience_ends(core: Core) -> float:
-    """Until when a statement of others is waited for."""
-    return core.env.clock.boottime() + PATIENCE_SECONDS
-
-
-def wait_while(
-    core: Core, is_waited_for: Callable[[OpenStatement], bool], until: float
-) -> tuple[Statements, list[OpenStatement]]:
-    """The latest record, and which of the table's statements are still waited for at that time;
-    the moment none is, it returns."""
+def await_ended(
+    core: Core, concerns: Callable[[OpenStatement], bool], end: Callable[[OpenStatement], object]
+) -> Statements:
+    """The latest record, in which no open statement of the table `concerns` the caller any more;
+    `end` is called for those that still do after `PATIENCE_SECONDS`. One list when none does."""
     records, clock = StatementRecords(core.store, core.env), core.env.clock
-    pause = _POLL_SECONDS
+    until, pause = clock.boottime() + PATIENCE_SECONDS, _POLL_SECONDS
     while True:
         latest = records.load()
-        left = [one for one in latest.of(core.record.table_id) if is_waited_for(one)]
-        if not left or clock.boottime() >= until:
-            return latest, left
-        clock.sleep(pause)
-        pause = min(2 * pause, _POLL_SECONDS_MAX)
+        left = [one for one in latest.of(core.record.table_id) if concerns(one)]
+        if not left:
+            return latest
+        if clock.boottime() < until:
+            clock.sleep(pause)
+            pause = min(2 * pause, _POLL_SECONDS_MAX)
+            continue
+        for one in left:
+            end(one)
 
 
 def abort(core: Core, one: OpenStatement) -> bool:
-    """Withdraw a statement of others; False if it is decided by now."""
+    """Withdraw an undecided statement; False if it was decided by now."""
     logger.warning("statement.aborted table=%s id=%s", core.uri, one.id)
     return StatementRecords(core.store, core.env).abort(one)
