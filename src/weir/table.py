@@ -719,9 +719,10 @@ class Table:
         Fences every writer of every shard that is moved, in any process; reopened, they write to
         the new place. Readers and change feeds follow by themselves. After a failure, run it again.
         Raises `WalStoreMismatch` when the store holds another table's log (nothing is written), or
-        when a store that the log is in now is missing and may hold rows, unless `accept_loss` gives
-        them up; `StoreUnsuitable` for a store without put-if-absent. Costs a claim, a flush and two
-        records per shard.
+        when a store that the log is in now is missing and may hold rows (`MissingEntry` when that
+        is `uri` itself), unless `accept_loss` gives them up; `StoreUnsuitable` for a store without
+        put-if-absent; `CommitConflict` when another process moved the log meanwhile. Costs a claim,
+        a flush and two records per shard.
         """
         return move_wal(self.core, uri, accept_loss=accept_loss, progress=progress)
 

@@ -64,7 +64,8 @@ def move_wal(
     Fences every writer of every shard that is moved, in any process; reopened, they write to the
     new place. Readers and change feeds follow by themselves. After a failure, run it again. Raises
     `WalStoreMismatch` when the place is that of a table or inside one (nothing is written), or a
-    store that the log is in now is missing and may hold rows, unless `accept_loss` gives them up;
+    store that the log is in now is missing and may hold rows (`MissingEntry` when that is `uri`
+    itself), unless `accept_loss` gives them up; `CommitConflict` when it was moved meanwhile;
     `StoreUnsuitable` when the new store does not keep put-if-absent.
     """
     core.record_number()  # C-16
