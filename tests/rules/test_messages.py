@@ -127,3 +127,18 @@ def test_a_column_added_since_the_writer_was_opened_is_told_with_the_way(
     with weir.open(table.uri).writer() as writer:
         writer.put([{"id": 1, "n": 1}])
     assert weir.open(table.uri).get([1])["n"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda table: table.gc(workers=0), "workers must be a whole number above 0, got 0"),
+        (lambda table: table.gc(workers="a"), "workers must be a whole number above 0, got 'a'"),
+        (lambda table: table.checkpoint("durable", name=3), "a checkpoint's name is .*, not 3"),
+    ],
+)
+def test_wrong_arguments_of_upkeep_are_refused_by_name(
+    table: weir.Table, call: Callable[[weir.Table], object], said: str
+) -> None:
+    with pytest.raises(weir.InvalidInput, match=said):
+        call(table)

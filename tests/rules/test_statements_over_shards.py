@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from tests.crash.test_statement_deaths import AFTER, BEFORE, KEYS, make, rows_of, update
+from tests.crash.test_statement_deaths import AFTER, BEFORE, KEYS, SCHEMA, make, rows_of, update
 from tests.support.tables import count_requests, load_rows
 from weir.env import Env
 from weir.errors import CommitConflict, NotAWeirTable, WeirError
@@ -444,3 +444,24 @@ def test_p8_a_statement_whose_driver_died_is_put_into_the_columns_of_now(
         writer.put([{"id": 0}])
         writer.delete([0])
     assert rows() == expected
+
+
+def test_p8_a_search_by_vector_beside_a_statement_of_which_no_row_is_left(tmp_path: Path) -> None:
+    """Others have written all rows of a piece again: that level of the search is empty."""
+    schema = pa.schema([*SCHEMA, pa.field("vec", pa.list_(pa.float32(), 2))])
+    place = str(tmp_path / "v")
+    table = weir.create(place, schema, primary_key="id", sharding=weir.Bucket("id", 4))
+    old = [{"id": key, "n": 0, "vec": [0.0, 1.0]} for key in KEYS]
+    with table.writer() as writer:
+        writer.put(old)
+    with pytest.raises(Died):
+        update(at(table, "decided", die))
+    later = [*old, *(row | {"id": row["id"] + 100} for row in old)]
+    core = weir.open(place).core
+    for shard in {shard_of(table, row["id"]) for row in later}:
+        site = core.log(shard).current_site()
+        with ShardWriter.open(site, schema=core.schema(), lake=core.lake) as native:
+            native.put([row for row in later if shard_of(table, row["id"]) == shard])
+    for metric in ("l2", "dot", "cosine"):
+        found = weir.open(place).search("vec", [0.0, 1.0], k=100, metric=metric)
+        assert sorted(found["id"].to_pylist()) == sorted(row["id"] for row in later)

@@ -110,3 +110,33 @@ def test_c3_a_clone_that_never_became_ready_is_let_go_by_its_lifetime(parent, tm
     collect_later(parent)
     collect_later(parent)
     assert [pin for pin in held(parent) if pin.owner] == []
+
+
+def test_c15_a_clone_whose_parent_is_gone_can_be_dropped(parent, tmp_path):
+    place = str(tmp_path / "copy")
+    parent.clone(place)
+    shutil.rmtree(tmp_path / "t")
+    weir.drop(place)
+    assert not weir.exists(place)
+    with make(tmp_path / "copy", 1).writer() as writer:
+        put(writer, A, "b")
+    assert rows(weir.open(place)) == expect((A, "b"))
+
+
+def test_c15_an_unfinished_clone_whose_parent_is_gone_can_be_discarded(parent, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(at):
+        if at == "base":
+            raise Stop
+
+    place = str(tmp_path / "copy")
+    with pytest.raises(Stop):
+        clones.clone(watched(parent.core, ("clone",), stop), place)
+    shutil.move(tmp_path / "t", tmp_path / "away")
+    clones.discard(place)
+    assert not list((tmp_path / "copy").rglob("*.json"))
+    shutil.move(tmp_path / "away", tmp_path / "t")  # its pin is there, and can be let go
+    (pin,) = held(parent)
+    assert parent.release_clone(place) == [pin.id]

@@ -112,9 +112,9 @@ def require_whole(checkpoint: Checkpoint) -> None:
         )
 
 
-def check_name(name: str | None) -> None:
+def check_name(name: object) -> None:
     """`InvalidInput` unless the name can be a label."""
-    if name is not None and not 0 < len(name) <= NAME_LENGTH_MAX:
-        raise InvalidInput(
-            f"a checkpoint's name is 1 to {NAME_LENGTH_MAX} characters, not {name!r}"
-        )
+    if name is None or (isinstance(name, str) and 0 < len(name) <= NAME_LENGTH_MAX):
+        return
+    told = repr(name)[: NAME_LENGTH_MAX + 2]
+    raise InvalidInput(f"a checkpoint's name is 1 to {NAME_LENGTH_MAX} characters, not {told}")

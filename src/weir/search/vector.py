@@ -166,6 +166,8 @@ def slack(block: VectorBlock, query: Matrix, metric: str) -> float:
 
 def exact_distances(values: npt.NDArray[Any], query: Matrix, metric: str) -> Floats:
     """Distances of a few vectors, summed in double precision."""
+    if not len(values):
+        return np.zeros(0)  # of a level without rows not even the width is known
     rows, wanted = values.astype(np.float64), query.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if metric == "dot":

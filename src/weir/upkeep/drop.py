@@ -27,7 +27,7 @@ from weir.records.table import Drop, TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.upkeep.burial import BATCH, clear_logs, delete, remains, seal
 from weir.upkeep.compact.jobs import Jobs
-from weir.upkeep.parents import release_parent
+from weir.upkeep.parents import release_parents
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ def drop(core: Core) -> None:
     Jobs(core.store).bury(core.env, lambda: _is_under_way(core))  # guard: C-16 test_drop
     core.env.failpoint("drop.sealed")
     lineage = read_lineage(core.store)
-    for pin in () if lineage is None else lineage.pins:
-        release_parent(pin, core.uri, core.storage_options, core.env)
+    if lineage is not None:
+        release_parents(lineage.pins, core.uri, core.storage_options, core.env)
     clear_logs(core, graves)
     core.env.failpoint("drop.logs")
     listed = [meta for folder in paths.TABLE_FOLDERS for meta in core.store.list(folder)]

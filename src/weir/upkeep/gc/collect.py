@@ -105,6 +105,8 @@ def collect(
     `keep_first_entries=False` disables a safety lock and is for tests only (G-7a).
     """
     ages = _ages(core, min_age, fence_retention, keep_first_entries=keep_first_entries)
+    if type(workers) is not int or workers < 1:
+        raise InvalidInput(f"workers must be a whole number above 0, got {workers!r}")
     began = core.env.clock.boottime()
     job = GcRun(
         core,
