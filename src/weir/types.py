@@ -98,6 +98,12 @@ Vector: TypeAlias = Sequence[float] | npt.NDArray[np.floating]
 """A query of a vector search."""
 
 
+def require_names(columns: Columns | None) -> None:
+    """`InvalidInput` unless it is a list of names of columns, or None: all of them."""
+    if columns is not None and (isinstance(columns, str | Mapping) or not list(columns)):
+        raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
+
+
 def require_whole(name: str, value: object, least: int) -> None:
     """`InvalidInput` unless it is a whole number, and not too small."""
     if type(value) is not int or value < least:

@@ -71,3 +71,22 @@ def test_l2_a_lookup_across_a_reshard_finds_the_newest_row(table, after, compact
     handle.core.refresh()
     for reader in (stale, handle, weir.open(table.uri)):
         assert reader.get([key(n) for n in range(60)]).num_rows == 30
+
+
+@pytest.mark.parametrize("columns", ["v", [], {"v": "v + 1"}, {}])
+def test_columns_that_are_no_list_of_names_are_refused_by_every_read(tmp_path, columns):
+    """A text is no list of its letters, and a lookup computes nothing."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    with table.shard(0).writer() as shard_writer:
+        shard_writer.put([{"id": 1, "v": "a"}])
+        reads = [
+            lambda: table.get([1], columns=columns),
+            lambda: shard_writer.get([1], columns=columns),
+            lambda: table.search("v", "a", columns=columns),
+        ]
+        if not isinstance(columns, dict) or not columns:
+            reads.append(lambda: table.scan(columns))
+        for read in reads:
+            with pytest.raises(weir.InvalidInput, match="columns must be a list"):
+                read()

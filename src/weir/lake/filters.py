@@ -21,7 +21,7 @@ from pyarrow.substrait import serialize_expressions
 from weir.errors import InvalidInput
 from weir.lake.lance_errors import OF_LANCE, lance_errors
 from weir.lake.params import require_bound
-from weir.lake.shared import SharedDataset
+from weir.lake.shared import SharedDataset, as_destination
 from weir.lake.whole_buffers import for_lance
 
 Mask = npt.NDArray[np.bool_]
@@ -111,7 +111,7 @@ def lance_scanner(
     pylance's own way to send an expression describes the types of all columns, and fails where
     Substrait has no type for one, also one that the filter does not name.
     """
-    builder = ScannerBuilder(dataset)
+    builder = ScannerBuilder(as_destination(dataset))
     builder.columns(None if columns is None else list(columns))
     for name, value in options.items():
         set_option = getattr(builder, name)
@@ -124,7 +124,7 @@ def lance_scanner(
     elif filter is not None:
         sent = _sent(filter, dataset.schema, filter_columns(filter, dataset.schema.names))
         assert sent is not None, "L-3: no scan leaves a filter out"
-        builder._substrait_filter = sent  # noqa: SLF001
+        setattr(builder, "_substrait_filter", sent)  # noqa: B010  mypy takes it for None
     return builder.to_scanner()
 
 

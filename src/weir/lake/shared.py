@@ -119,5 +119,5 @@ class SharedDataset(Protocol):
 
 
 def as_destination(shared: SharedDataset) -> lance.LanceDataset:
-    """The handle for functions of pylance that write to its place and leave it as it is."""
+    """The handle for functions of pylance that leave it as it is."""
     return cast("lance.LanceDataset", shared)

@@ -18,7 +18,7 @@ from weir.lake.expressions import new_values, require_name
 from weir.lake.filters import filter_columns
 from weir.lake.params import require_text
 from weir.merge.merge import output_schema
-from weir.types import Columns
+from weir.types import Columns, require_names
 
 _GROUP_ROWS: Final = 65_536
 """Rows computed at once: as many as in a batch of the base."""
@@ -36,9 +36,8 @@ class Projection:
         """The projection a caller passed, with the checks that need no schema."""
         if columns is None:
             return cls()
-        if isinstance(columns, str) or not list(columns):
-            raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
-        if not isinstance(columns, Mapping):
+        if not isinstance(columns, Mapping) or not columns:
+            require_names(columns)
             return cls(tuple(columns))
         for name, text in columns.items():
             require_name(name)

@@ -16,6 +16,7 @@ from weir.read.reader import SnapshotReader
 from weir.read.scan import with_snapshot
 from weir.read.snapshot import Freshness, Pinned, check_freshness
 from weir.routing.core import Core
+from weir.types import require_names
 
 
 def get_rows(
@@ -28,6 +29,7 @@ def get_rows(
 ) -> pa.Table:
     """The newest rows of `keys`, in their order. Reads only the shards that can hold a key."""
     check_freshness(freshness)
+    require_names(columns)
     schema = core.known_schema()
     if not schema.primary_key:
         raise InvalidInput(

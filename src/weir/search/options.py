@@ -14,7 +14,7 @@ from weir.lake.index import is_text_type, is_vector_type
 from weir.search.ranking import Window
 from weir.search.vector import METRICS, Matrix, query_vectors
 from weir.search.words import Boolean, Match, Phrase, Words
-from weir.types import Filter, require_whole
+from weir.types import Filter, require_names, require_whole
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,7 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         require_whole("k", self.k, 1)
-        columns = self.columns
-        if columns is not None and (isinstance(columns, str) or not list(columns)):
-            raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
+        require_names(self.columns)
         if self.metric is not None and self.metric not in METRICS:
             raise InvalidInput(f"metric must be one of {list(METRICS)}, got {self.metric!r}")
         for name in ("nprobes", "refine_factor"):

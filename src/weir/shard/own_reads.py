@@ -42,7 +42,7 @@ from weir.shard.memtable import MemTable, MemTables
 from weir.shard.request import ScannedRows
 from weir.shard.state import WriterState, fail
 from weir.shard.warm import WarmKeys
-from weir.types import Columns, Filter, Generation, Vector
+from weir.types import Columns, Filter, Generation, Vector, require_names
 
 T = TypeVar("T")
 
@@ -151,6 +151,7 @@ class OwnReads:
 
     def get(self, keys: Any, columns: Sequence[str] | None) -> pa.Table:
         """See `ShardWriter.get`."""
+        require_names(columns)
         found = self._hot(keys, columns)
         if found is not None:
             return found
