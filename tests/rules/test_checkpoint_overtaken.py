@@ -9,7 +9,8 @@ from msgspec.structs import replace
 import weir
 from simulator.steps import watched
 from tests.support.moments import SCHEMA, again, expect, make, put, rows
-from weir.errors import CommitConflict, FencedError, WeirError
+from weir.errors import CommitConflict, FencedError, PartialWrite, WeirError
+from weir.shard.writer import ShardWriter
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.reshard import reshard
 
@@ -97,6 +98,28 @@ def test_k9_rows_of_a_writer_that_ended_in_the_background_are_not_left_out_silen
     assert [b.to_pylist()[0]["id"] for b in told.value.unacknowledged] == [1]
     held = table.checkpoint(scope="all")  # reported only once
     assert rows(table, checkpoint=held) == expect((NEW, "new"))
+
+
+def test_f16_rows_of_several_shards_that_a_checkpoint_met_are_all_handed_back(
+    tmp_path, monkeypatch
+):
+    """Of two shards whose writers had ended one error was raised, and the other rows lost."""
+    table, idle, newer = overtaken(tmp_path, durable_write=False, max_wal_flush_interval="1h")
+    put(idle, range(30, 50), "buffered")
+    both, cut = threading.Barrier(2), ShardWriter.cut
+
+    def cut_together(writer):
+        both.wait(30)
+        return cut(writer)
+
+    monkeypatch.setattr(ShardWriter, "cut", cut_together)
+    with pytest.raises(PartialWrite) as told:
+        table.checkpoint("all")
+    assert len(told.value.failures) == 2
+    back = [key for batch in told.value.not_written for key in batch["id"].to_pylist()]
+    assert sorted(back) == [*OLD, *range(30, 50)]
+    idle.close()  # owes nobody rows
+    newer.close()
 
 
 def test_k9_a_checkpoint_does_not_make_the_handle_forget_its_writer(tmp_path):

@@ -24,6 +24,7 @@ from weir.routing.open_writers import OpenWriters
 from weir.routing.receipt import Receipt
 from weir.routing.unheard import Unheard
 from weir.shard.commit import Committer
+from weir.shard.ending import Ending
 from weir.testing.faulty import FaultyStores
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -438,6 +439,25 @@ def test_f16_errors_of_one_shard_are_raised_as_one_with_the_rows_of_both(tmp_pat
 
 
 # -- rows that no shard has yet --------------------------------------------------------------------
+
+
+def test_f16_rows_that_a_writer_tells_of_twice_in_one_close_are_all_handed_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put that timed out as its writer was closed is told of by the second look at it."""
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
+    writer = table.writer(BUFFERED)
+    writer.put(rows([1]))
+    weir.open(table.uri).shard(0).writer().close()
+    left = WeirError("later", not_written=[pa.RecordBatch.from_pylist(rows([2]), schema=SCHEMA)])
+
+    def tell_of_another(_: Ending) -> None:
+        raise left
+
+    monkeypatch.setattr(Ending, "require_all_reported", tell_of_another)
+    with pytest.raises(WeirError) as closed:
+        writer.close()
+    assert sorted(ids(closed.value.not_written)) == [1, 2]
 
 
 def strike(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:

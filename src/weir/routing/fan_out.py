@@ -41,7 +41,7 @@ from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY
 from weir.routing.open_writers import OpenWriters
 from weir.routing.reroute import REROUTES, Parts
-from weir.routing.unheard import Errors, joined, unbegun
+from weir.routing.unheard import Errors, both, joined, unbegun
 from weir.shard.ack import Taken
 from weir.shard.ending import internal, with_rows
 from weir.shard.writer import ShardWriter
@@ -111,7 +111,10 @@ class Outcomes(Generic[T]):
     def fail(self, shard: UUID, error: Exception, rows: list[pa.RecordBatch] | None = None) -> None:
         """The shard did not take its part, which are those rows; None: the error has them."""
         ours = error if isinstance(error, WeirError) else internal(error)
-        self.failures[shard] = ours if rows is None else _ours(ours, rows)
+        ours = ours if rows is None else _ours(ours, rows)
+        # F-16: a writer that was given up may have told of other rows before, or another of its
+        # shard.
+        self.failures[shard] = both(self.failures.get(shard), ours)
 
     def report(self, failures: Mapping[UUID, WeirError] | None = None) -> dict[UUID, T]:
         """The results; raises one error for what failed: its own `failures`, or those given."""

@@ -289,11 +289,11 @@ def joined(failures: Mapping[UUID, WeirError], more: Errors) -> dict[UUID, WeirE
     """The errors of both, one for each shard."""
     merged = dict(failures)
     for kept in more:
-        merged[kept.shard] = _both(merged.get(kept.shard), kept.error)
+        merged[kept.shard] = both(merged.get(kept.shard), kept.error)
     return merged
 
 
-def _both(error: WeirError | None, other: WeirError) -> WeirError:
+def both(error: WeirError | None, other: WeirError) -> WeirError:
     """One error of a shard for two, with the rows of both: the one that knows of rows which may be
     written, as only that one says so."""
     if error is None:

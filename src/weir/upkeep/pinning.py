@@ -29,11 +29,13 @@ from weir.errors import (
     CommitConflict,
     FencedError,
     MissingEntry,
+    PartialWrite,
     SealedShard,
     SnapshotExpired,
     StoreError,
     WalOnlyMode,
     WalStoreMismatch,
+    WeirError,
     WriterClosed,
 )
 from weir.format import paths
@@ -211,7 +213,25 @@ def closed_pins(core: Core) -> list[ShardCut]:
 
 
 def _pins(core: Core, pin: Callable[[Core, UUID], ShardCut | None]) -> list[ShardCut]:
-    found = core.env.threads.map(lambda s: pin(core, s), core.shard_ids(), workers=CONCURRENCY)
+    failures: dict[UUID, WeirError] = {}
+
+    def pin_shard(shard: UUID) -> ShardCut | None:
+        if failures:
+            return None
+        try:
+            return pin(core, shard)
+        except WeirError as error:
+            failures[shard] = error
+            return None
+
+    found = core.env.threads.map(pin_shard, core.shard_ids(), workers=CONCURRENCY)
+    if any(error.unacknowledged for error in failures.values()) and len(failures) > 1:
+        # F-16: each has rows of this handle's writer that nobody reports again.
+        texts = "; ".join(map(str, failures.values()))
+        count = f"{len(failures)} shards could not be pinned"
+        raise PartialWrite(f"{core.uri}: {count}: {texts}", failures=failures)
+    for error in failures.values():
+        raise error
     return [p for p in found if p is not None]
 
 
