@@ -198,7 +198,8 @@ def test_m2_flush_of_a_wal_only_writer_says_so_however_many_shards_are_open(tmp_
 
 
 @pytest.mark.parametrize(
-    ("app", "version"), [("a", -1), ("a", 1 << 64), ("a", -(1 << 70)), ("\ud800", 1)]
+    ("app", "version"),
+    [("a", -1), ("a", 1 << 64), ("a", -(1 << 70)), ("\ud800", 1), ("", 1), (" ", 1)],
 )
 @pytest.mark.parametrize("of", ["table", "shard"])
 def test_f15_a_token_that_could_not_be_recorded_is_refused(tmp_path, of, app, version) -> None:

@@ -375,9 +375,11 @@ LARGEST_VERSION: Final = (1 << 64) - 1
 
 
 def check_token(app: object, version: object) -> None:
-    """Raise `InvalidInput` for an exactly-once token that could not be read back (F-15)."""
+    """Raise `InvalidInput` for an exactly-once token that could not be read back (F-15), and for
+    one of an application without a name: all of these would skip each other's batches."""
     if (
         not isinstance(app, str)
+        or not app.strip()
         or type(version) is not int
         or not 0 <= version <= LARGEST_VERSION  # guard: F-15 test_put_once_own_rows
         or (not app.isascii() and app != app.encode(errors="replace").decode())
