@@ -274,8 +274,8 @@ class Table:
         new consumer begins, and one that exists goes on from its place; a bookmark counts for both.
         When a place is saved: see `Changes`. One process at a time uses a name; each gets all
         changes. Raises `SnapshotExpired` when the consumer has expired. Beginning takes two
-        requests a shard and one for a new consumer, two for one that exists, and ten a shard for
-        "now".
+        requests a shard and one for a new consumer, two for one that exists, and some
+        thirteen a shard for "now".
         """
         feed = open_feed(
             self.core,

@@ -1,5 +1,7 @@
 """P-1, P-2: a batch too large for one log entry is all there or not at all, after any crash."""
 
+import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +12,15 @@ import weir
 from simulator.steps import watched
 from tests.support.spark import SCHEMA, in_weir, make_table, once, put
 from weir.log.site import ShardSite
+from weir.read.snapshot import Snapshot
 from weir.shard.large_batch import LargeBatch
 from weir.shard.tokens import Tokens
+from weir.spark.publish import publish
 from weir.spark.shard_sink import ShardSink, Token
+from weir.spark.staging import Stage
+from weir.spark.statement import Statement
 from weir.spark.writers import ShardWriters
+from weir.upkeep.restore import restore
 
 STEPS = ("logged", "written", "announced", "published")
 ROWS = {k: f"v{k}" for k in range(10)}
@@ -208,3 +215,92 @@ def test_p2_pylance_passes_over_the_log_of_an_attempt_that_died(
     with dataset.mem_wal_writer(shard) as native:
         native.put(pa.Table.from_batches([batch({100: "native"})]))
     assert in_weir(table) == once({100: "native"})
+
+
+def statement(table: weir.Table, read: Snapshot, rows: dict[int, str]) -> None:
+    """What an UPDATE writes that computed these rows from that snapshot."""
+    token = Token(uuid.uuid4().hex, 1)
+    stage = Stage(table.core, "job", 0, limit=1 << 20)
+    stage.add(batch(rows))
+    publish(
+        ShardWriters(table.core),
+        {0: stage.finish()},
+        token,
+        entry_bytes=1 << 20,
+        statement=Statement(read, token),
+    )
+
+
+def test_p7_a_statement_that_read_while_a_large_batch_was_under_way_is_refused(
+    tmp_path: Path,
+) -> None:
+    """Its entries were in the log by then, and its rows were not in the table."""
+    table = make_table(tmp_path, buckets=1)
+    put(table, dict.fromkeys(ROWS, "old"))
+    sink = write(table, ROWS)
+    reader = weir.open(table.uri)
+    read = reader.snapshot()
+    assert in_weir(reader) == once(dict.fromkeys(ROWS, "old"))
+    sink.finish()
+    with pytest.raises(weir.CommitConflict, match="was written"):
+        statement(reader, read, {0: "old, and more"})
+    assert in_weir(table) == once(ROWS)
+    statement(reader, reader.snapshot(), {0: "v0, and more"})
+    assert in_weir(table) == once(ROWS | {0: "v0, and more"})
+
+
+def test_p7_a_large_batch_that_was_given_up_refuses_no_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise none of its rows could be changed by a statement again."""
+    table = make_table(tmp_path, buckets=1)
+    put(table, dict.fromkeys(ROWS, "old"))
+    before = table.snapshot()
+    with monkeypatch.context() as patched:
+        die_at(patched, "announced")
+        with pytest.raises(Died):
+            write(table, ROWS).finish()
+    after = table.snapshot()
+    statement(table, before, {0: "mine"})
+    statement(table, after, {1: "mine"})
+    assert in_weir(table) == once(dict.fromkeys(ROWS, "old") | {0: "mine", 1: "mine"})
+
+
+@pytest.mark.parametrize("begins", ["follow", "consumer", "now"])
+def test_p9_a_feed_that_begins_while_a_large_batch_is_under_way_tells_its_rows(
+    tmp_path: Path, begins: str
+) -> None:
+    table = make_table(tmp_path, keyed=False, buckets=1)
+    put(table, {100: "before"})
+    with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        writer.put([{"id": 101, "v": "in the log only"}])
+    sink = write(table, ROWS)
+    reader = weir.open(table.uri)
+    feed = {
+        "follow": lambda: reader.follow(once=True),
+        "consumer": lambda: reader.follow("mirror", once=True),
+        "now": lambda: reader.changes("now"),
+    }[begins]()
+    rows = in_weir(reader)
+    sink.finish()
+    found = Counter((r["id"], r["v"]) for c in feed for r in c.batch.to_pylist())
+    assert found == once(ROWS) + (Counter() if begins == "now" else rows)
+
+
+def test_u1_the_way_back_of_a_restore_holds_a_large_batch_that_was_published_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """All its entries were in the log when the way back was made: only the manifest came later."""
+    table = make_table(tmp_path, buckets=1)
+    put(table, {100: "before"})
+    table.checkpoint(name="back")
+    load = ShardWriters(table.core).load(0, limit=1 << 20)
+    load.add(pa.Table.from_batches([batch(ROWS)]))
+
+    def publish_it(step: str) -> None:
+        if step == "base":
+            load.publish(app="app", version=1)
+
+    report = restore(watched(weir.open(table.uri).core, "restore", publish_it), "back")
+    assert in_weir(table) == once({100: "before"})
+    assert in_weir(table, checkpoint=report.undo) == once(ROWS | {100: "before"})

@@ -16,10 +16,10 @@ import weir
 from tests.support.spark import make_table, put
 from tests.support.tables import load_rows
 from weir.errors import CheckpointNotFound, InvalidInput, SchemaMismatch, SnapshotExpired
+from weir.read.positions import tips
 from weir.records.consumers import Consumer
 from weir.spark import feed as feed_module
 from weir.spark.feed import Offset, WeirFeed
-from weir.spark.feed_offsets import tips
 from weir.spark.feed_schema import IMAGES, feed_schema
 from weir.spark.moments import positions_since, time_of
 from weir.spark.options import WRITE, canonical_options, check_options

@@ -14,8 +14,9 @@ import weir
 import weir.spark
 from tests.support.spark import SCHEMA, Rows, in_weir, make_table, once, put
 from tests.support.stores import StoreKind
+from weir.read.positions import tips
 from weir.records.consumers import Consumer
-from weir.spark.feed_offsets import advance, tips
+from weir.spark.feed_offsets import advance
 from weir.upkeep.gc.collect import collect
 
 

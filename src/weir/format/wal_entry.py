@@ -24,17 +24,15 @@ from weir.env import Limits
 from weir.errors import CorruptEntry, InvalidInput, SchemaMismatch
 from weir.format.ipc_guard import is_compressed
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
-from weir.format.wal_header import EPOCH_KEY, TOKENS_KEY
+from weir.format.wal_header import EPOCH_KEY, FENCE_KEY, STAGED_KEY, TOKENS_KEY
 from weir.types import Epoch, Generation, Position
 
 # Stored. Never change a value; add one.
 _GENERATION: Final = b"generation"
-_FENCE: Final = b"fence_sentinel"
-RESERVED_METADATA: Final = frozenset({EPOCH_KEY, _GENERATION, _FENCE})
+RESERVED_METADATA: Final = frozenset({EPOCH_KEY, _GENERATION, FENCE_KEY})
 """Keys of schema metadata that belong to entries; pylance cannot read a table that has them too."""
 _ENTRY_ID: Final = b"weir_entry_id"
 _FILLED: Final = b"weir_filled"
-_STAGED: Final = b"weir_staged"
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 ENTRY_BYTES_MAX: Final = Limits().entry_bytes
@@ -96,10 +94,10 @@ class EntryEncoder:
     """
 
     def __init__(self, schema: TableSchema, *, max_bytes: int = ENTRY_BYTES_MAX) -> None:
-        if _FENCE in (schema.wal.metadata or {}):
+        if FENCE_KEY in (schema.wal.metadata or {}):
             raise InvalidInput(
-                f"the table's schema metadata has a key {_FENCE.decode()!r}, which marks fences in"
-                " the log; remove it"
+                f"the table's schema metadata has a key {FENCE_KEY.decode()!r}, which marks fences"
+                " in the log; remove it"
             )
         self._wal = schema.wal
         self._max_bytes = max_bytes
@@ -133,7 +131,7 @@ class EntryEncoder:
         if filled is not None:
             metadata[_FILLED] = f"{filled.rows},{filled.batches},{filled.nbytes}"
         if is_staged:
-            metadata[_STAGED] = "true"
+            metadata[STAGED_KEY] = "true"
         sink = pa.BufferOutputStream()
         try:
             if len(kept) > 1:
@@ -191,7 +189,7 @@ def _too_large(size: int, max_bytes: int) -> InvalidInput:
 
 def encode_fence(epoch: Epoch, entry_id: str) -> memoryview:
     """A fence: an entry without columns or rows that takes a position for `epoch` (F-1)."""
-    metadata = {EPOCH_KEY: b"%d" % epoch, _FENCE: b"true", _ENTRY_ID: entry_id}
+    metadata = {EPOCH_KEY: b"%d" % epoch, FENCE_KEY: b"true", _ENTRY_ID: entry_id}
     sink = pa.BufferOutputStream()
     pa.ipc.new_stream(sink, pa.schema([], metadata=metadata)).close()
     return _view(sink)
@@ -259,7 +257,7 @@ def _decode(data: bytes | memoryview, *, position: Position) -> WalEntry:
     epoch = _decimal(metadata.pop(EPOCH_KEY, None), "writer_epoch")
     raw_generation = metadata.pop(_GENERATION, None)
     generation = None if raw_generation is None else _decimal(raw_generation, "generation")
-    is_fence = metadata.get(_FENCE) == b"true"
+    is_fence = metadata.get(FENCE_KEY) == b"true"
     names = reader.schema.names
     if len(set(names)) != len(names):
         raise ValueError("a column name occurs twice")
@@ -302,7 +300,7 @@ def _decode(data: bytes | memoryview, *, position: Position) -> WalEntry:
         tokens=tokens,
         size=size,
         filled=_fill(private.get(_FILLED)),
-        is_staged=_STAGED in private,
+        is_staged=STAGED_KEY in private,
     )
 
 

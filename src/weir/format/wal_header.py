@@ -18,11 +18,13 @@ from weir.types import Epoch
 
 # Stored. Never change a value; add one. `weir.format.wal_entry` writes them.
 EPOCH_KEY: Final = b"writer_epoch"
+FENCE_KEY: Final = b"fence_sentinel"
 TOKENS_KEY: Final = b"weir_tokens"
+STAGED_KEY: Final = b"weir_staged"
 
 
 class Carries(Enum):
-    """Whether an entry carries exactly-once tokens, as far as the bytes read show."""
+    """Whether an entry carries something beside its rows, as far as the bytes read show."""
 
     YES = "yes"
     NO = "no"
@@ -34,7 +36,11 @@ class EntryHeader:
     """What the first bytes of an entry contain."""
 
     epoch: Epoch
+    is_fence: bool
     tokens: Carries
+    """Exactly-once tokens."""
+    staged: Carries
+    """The mark of a large batch. YES may be a token's text; NO is certain."""
 
 
 def read_header(data: bytes) -> EntryHeader:
@@ -53,10 +59,13 @@ def read_header(data: bytes) -> EntryHeader:
     raw = metadata.get(EPOCH_KEY, b"")
     if not raw.isdigit() or len(raw) > 20:
         raise ValueError("its schema metadata has no writer_epoch")
+    epoch, is_fence = Epoch(int(raw)), metadata.get(FENCE_KEY) == b"true"
     try:
-        # Tokens are metadata of the first batch of rows; dictionaries of its columns come before.
-        first = next(m for m in stream if m.kind in (Kind.RECORD_BATCH, Kind.END))
+        # Both are metadata of the first batch of rows; dictionaries of its columns come before.
+        first = bytes(next(m for m in stream if m.kind in (Kind.RECORD_BATCH, Kind.END)).metadata)
     except Truncated:
-        return EntryHeader(Epoch(int(raw)), Carries.UNKNOWN)
-    found = TOKENS_KEY in bytes(first.metadata)
-    return EntryHeader(Epoch(int(raw)), Carries.YES if found else Carries.NO)
+        return EntryHeader(epoch, is_fence, Carries.UNKNOWN, Carries.UNKNOWN)
+    tokens, staged = (
+        Carries.YES if key in first else Carries.NO for key in (TOKENS_KEY, STAGED_KEY)
+    )
+    return EntryHeader(epoch, is_fence, tokens, staged)

@@ -2,7 +2,8 @@
 
 Keeps
   P-3  the tips of later routings are read first, so that nothing comes to a shard after its tip was
-       read while its heir's was not
+       read while its heir's was not; a feed that goes on after some rows begins before the entries
+       of a large batch that was not published when they were read
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from weir.format.sharding import PerWriter
+from weir.format.wal_header import Carries
+from weir.log.headers import header_at
+from weir.log.tailer import WalTailer
 from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.order import Routings
+from weir.store.api import ObjectMissing
+from weir.types import Position
 
 
 def tips(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
@@ -41,13 +47,55 @@ def _tips(core: Core, ids: list[UUID]) -> dict[UUID, int]:
     return dict(zip(ids, core.env.threads.map(tip, ids, workers=CONCURRENCY), strict=True))
 
 
+def shown_tips(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
+    """Where a feed of all that comes after the rows of now begins: the tips, or before a large
+    batch that is under way. Up to three requests a shard beside those of the tips."""
+
+    def seen(shard: UUID, tip: int) -> int:
+        manifest = core.log(shard).latest()
+        if manifest is None or tip <= manifest.replay_after:
+            return tip
+        return shown_through(core, ShardCut.of(manifest, Position(tip)))
+
+    found = tips(core, routings)
+    shown = core.env.threads.map(lambda one: seen(*one), list(found.items()), workers=CONCURRENCY)
+    return dict(zip(found, shown, strict=True))
+
+
+def shown_through(core: Core, cut: ShardCut) -> int:
+    """The position up to which the rows of all entries are in the cut, or will never count.
+
+    The entries of a large batch lie in the log before a manifest publishes all of them. Those at
+    the end of the cut may be published later, at positions that the cut covers. The beginning of an
+    entry or two; none if the cut needs no entry. `MissingEntry` if they were collected.
+    """
+    log = core.log(cut.shard)
+    shown = last = int(cut.wal_through)
+    while last > cut.replay_after:
+        try:
+            header = header_at(log.segment(last).site, last)
+        except ObjectMissing:
+            raise log.hole(Position(last)) from None
+        last -= 1
+        if header is not None and header.is_fence:
+            continue
+        # Damage is for those who need the rows. An older epoch is fenced, and its batch is over.
+        if header is None or header.staged is Carries.NO or header.epoch < cut.epoch:
+            break
+        (entry,) = WalTailer(log).read_range(last, last + 1, pinned=True)
+        if not entry.is_staged:
+            break
+        shown = last
+    return shown
+
+
 def positions_at(core: Core, cuts: Iterable[ShardCut], base_version: int) -> dict[UUID, int]:
     """Where a feed goes on after the rows of those cuts, which are of all shards, and of the base.
 
     Shards that were finished before (C-17) are in none of them: nothing follows there, so they are
     read to their ends. Those that were made since, and finished, are not.
     """
-    found = {cut.shard: int(cut.wal_through) for cut in cuts}
+    found = {cut.shard: shown_through(core, cut) for cut in cuts}
     finished = [shard for shard in core.record.finished if shard not in found]
     if finished:
         before = _finished_before(core, finished, list(found), base_version)

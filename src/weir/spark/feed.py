@@ -79,6 +79,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     metadata = METADATA
     kind_of_snapshot = "put"
+    ends = staticmethod(tips)
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, *, place: Place | None = None
@@ -263,13 +264,13 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the positions where the run ends."""
-        self._target = tips(self._table().core, self._routings)
+        self._target = self.ends(self._table().core, self._routings)
 
     def _tips(self) -> dict[UUID, int]:
         core = self._table().core
         now = core.env.clock.boottime()
         if self._seen is None or now - self._seen[0] > POLL:
-            self._seen = (now, tips(core, self._routings))
+            self._seen = (now, self.ends(core, self._routings))
         return self._seen[1]
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from weir.errors import InvalidInput
-from weir.read.positions import floors, tips
+from weir.read.positions import floors, shown_tips
 from weir.records.consumers import Consumer
 from weir.routing.core import Core
 from weir.routing.order import Routings
@@ -27,7 +27,7 @@ def starting_positions(core: Core, start: str) -> dict[UUID, int]:
     if start == "earliest":
         return floors(core)
     if start == "latest":
-        return tips(core)
+        return shown_tips(core)
     try:
         raw = json.loads(start)
         found = raw.get("positions", raw)

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 import weir
 from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
 from weir.read.loads import load_number, require_same_load
-from weir.read.positions import passed_by, positions_at, tips
+from weir.read.positions import passed_by, positions_at, shown_tips, tips
 from weir.read.snapshot import pinned_snapshot
 from weir.records.checkpoints import Checkpoint
 from weir.spark.failures import without_traceback
@@ -43,6 +43,7 @@ class ImageFeed(WeirFeed):
 
     metadata = IMAGES
     kind_of_snapshot = INSERT
+    ends = staticmethod(shown_tips)  # a checkpoint reaches no further
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)

@@ -29,6 +29,7 @@ from weir.lake.base.fold_commit import LOAD
 from weir.log.intake import key_table
 from weir.log.tailer import WalTailer
 from weir.merge.merge import merge_lookup
+from weir.read.positions import shown_through
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
@@ -55,23 +56,23 @@ class Statement:
         """`CommitConflict` when one of `keys` was written to the shard after the snapshot, up to
         the fence of its owner, or to the end of its log.
 
-        Called by the owner of the shard: no other writer gets in before the owner's own entry.
+        Called by the owner of the shard: no other writer gets in before the owner's own entry, and
+        no large batch is published that is not by now.
         """
         cut = next((c for c in self.snapshot.cuts if c.shard == shard), None)
-        after = 0 if cut is None else cut.wal_through
         log = core.log(shard)
         last = int(log.tip()) if through is None else through
-        if last <= after:
-            return
-        if log.floors().wal > after:
-            raise conflict(core, f"the log of shard {shard} was collected")
         # What the snapshot held of a statement that was not in the log yet is no change since.
         seen = {self.token.app, None if cut is None or cut.staged is None else cut.staged.app}
         key = core.record.primary_key
+        published = log.manifests.require().replay_after
         try:
+            after = 0 if cut is None else shown_through(core, cut)
             for entry in WalTailer(log).read_range(after, last):
                 if entry.is_fence or any(app in seen for app, _ in entry.tokens):
                     continue
+                if entry.is_staged and entry.position > published:
+                    continue  # of a large batch that was given up
                 for batch in entry.batches:
                     changed = keys.find(pk_values(batch, key))
                     if len(changed):  # guard: P-7 test_statement

@@ -24,7 +24,7 @@ from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
 from weir.format import paths
 from weir.read.changes import Bookmark, Changes, Start, bookmark_of
 from weir.read.loads import load_number
-from weir.read.positions import floors, passed_by, positions_at, tips
+from weir.read.positions import floors, passed_by, positions_at, shown_tips
 from weir.read.scan import Scan
 from weir.records.checkpoints import Checkpoint
 from weir.records.consumers import ON_REQUEST, Consumer, Standing
@@ -246,7 +246,7 @@ class _Beginning:
             return self._start(self._since)
         if self._is_now:
             load = self._load()
-            return self._start(Bookmark(tips(self._core), load=load))
+            return self._start(Bookmark(shown_tips(self._core), load=load))
         return self._start(self._place_at(self._pin())) if self._with_rows else Start()
 
     def _load(self) -> int | None:
@@ -257,7 +257,7 @@ class _Beginning:
         """Where a new consumer begins."""
         if self._since is not None:
             return self._since.positions
-        return tips(self._core) if self._is_now else floors(self._core)
+        return shown_tips(self._core) if self._is_now else floors(self._core)
 
     def _start(
         self,

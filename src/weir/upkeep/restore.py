@@ -51,6 +51,7 @@ from weir.lake.api import Base
 from weir.lake.base.versions import RESTORE
 from weir.log.rules import Evidence
 from weir.read.cache import ReadCache, live_entries
+from weir.read.positions import shown_through
 from weir.records.checkpoints import Checkpoint, Ref
 from weir.records.cut import ShardCut
 from weir.records.holds import Holds
@@ -130,7 +131,7 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
             taken = _take_over(core, shard)
             if taken is None:
                 continue
-            if taken.has_entries_after(undo):
+            if taken.has_entries_after(core, undo):
                 lineage, undo = _extend_way_back(core, lineage, undo, shard)
             pin, folded = pins.get(shard), base.compacted.get(shard, 0)
             discarded[shard] = _restore_shard(core, taken, pin, base.schema, folded, require)
@@ -341,9 +342,11 @@ class _Taken:
     is_claimed: bool
     """That entry is the fence of this restore; False: the shard is sealed."""
 
-    def has_entries_after(self, undo: Checkpoint) -> bool:
-        """True when entries were added since that way back was made: they may hold rows."""
-        known = next((pin.wal_through for pin in undo.shards if pin.shard == self.shard), 0)
+    def has_entries_after(self, core: Core, undo: Checkpoint) -> bool:
+        """True when entries were added, or a large batch was published, since that way back was
+        made: they may hold rows."""
+        pin = next((pin for pin in undo.shards if pin.shard == self.shard), None)
+        known = 0 if pin is None else shown_through(core, pin)
         return self.is_claimed and self.through - 1 > known
 
 
