@@ -247,6 +247,32 @@ def test_rows_of_an_append_only_table_are_deleted_by_a_condition(
     assert spark.table(log).count() == 0
 
 
+def test_a_delete_compares_times_of_every_calendar_as_spark_does(
+    spark: SparkSession, root: Path
+) -> None:
+    """Java's old classes have the days of another calendar before 1582, and years up to 9999."""
+    log = f"stated.db.t{uuid.uuid4().hex}"
+    spark.sql(f"CREATE TABLE {log} (id BIGINT, d DATE, at TIMESTAMP)")
+    days = ["0001-01-01", "1500-03-01", "1582-10-04", "1582-10-15", "9999-12-31"]
+    values = ", ".join(f"({n}, DATE '{d}', TIMESTAMP '{d} 00:00:00')" for n, d in enumerate(days))
+    spark.sql(f"INSERT INTO {log} VALUES {values}")
+    left = list(range(5))
+    for condition, gone in (
+        ("at < TIMESTAMP '1500-03-01 00:00:00'", {0}),
+        ("at = TIMESTAMP '1500-03-01 00:00:00'", {1}),
+        ("at <= TIMESTAMP '1582-10-14 23:59:59.999999'", {2}),
+        ("d = DATE '1582-10-05'", set()),
+        ("d <= DATE '1582-10-15'", {3}),
+    ):
+        spark.sql(f"DELETE FROM {log} WHERE {condition}")
+        left = [key for key in left if key not in gone]
+        assert [key for (key,) in rows(spark, f"SELECT id FROM {log}")] == left, condition
+    for condition in ("d > DATE '+12000-01-01'", "d < DATE '-0005-01-01'"):
+        with pytest.raises(PySparkException, match="rows can be deleted by comparisons"):
+            spark.sql(f"DELETE FROM {log} WHERE {condition}")
+    assert rows(spark, f"SELECT id FROM {log}") == [(4,)]
+
+
 def test_a_delete_compares_nan_as_spark_does(spark: SparkSession, root: Path) -> None:
     """To Spark a NaN is greater than every number, also one whose sign bit is set."""
     log = f"stated.db.t{uuid.uuid4().hex}"

@@ -39,24 +39,41 @@ from weir.upkeep.loads import delete_matching
 
 Options = Mapping[str, str]
 
+
+def _moment(text: str) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=int(text))
+
+
 _CONDITIONS: Final = (
     "comparisons of a column with a value, IN, IS NULL and LIKE 'x%', joined by AND"
 )
-_KINDS: Final[dict[str, Callable[[str], Any]]] = {
-    "Byte": int,
-    "Short": int,
-    "Integer": int,
-    "Long": int,
-    "Boolean": lambda text: text == "true",
-    "String": str,
-    "Double": float,
-    "BigDecimal": Decimal,
-    "Date": dt.date.fromisoformat,
-    "LocalDate": dt.date.fromisoformat,
-    "Instant": dt.datetime.fromisoformat,
-    "LocalDateTime": dt.datetime.fromisoformat,
+_PREDICATES: Final = {
+    "=": datasource.EqualTo,
+    "<=>": datasource.EqualNullSafe,
+    ">": datasource.GreaterThan,
+    ">=": datasource.GreaterThanOrEqual,
+    "<": datasource.LessThan,
+    "<=": datasource.LessThanOrEqual,
+    "IN": datasource.In,
+    "IS_NULL": datasource.IsNull,
+    "IS_NOT_NULL": datasource.IsNotNull,
+    "STARTS_WITH": datasource.StringStartsWith,
 }
-"""The JVM's types of values in a condition, and how their text is read."""
+"""The JVM's names of the conditions that a filter for Lance may be."""
+_KINDS: Final[dict[str, Callable[[str], Any]]] = {
+    "byte": int,
+    "short": int,
+    "integer": int,
+    "long": int,
+    "boolean": lambda text: text == "true",
+    "string": str,
+    "double": float,
+    "decimal": Decimal,
+    "date": lambda text: dt.date(1970, 1, 1) + dt.timedelta(days=int(text)),
+    "timestamp": _moment,
+    "timestamp_ntz": lambda text: _moment(text).replace(tzinfo=None),
+}
+"""Spark's types of values in a condition, and how the text of one is read."""
 
 
 def check(options: Options) -> StructType:
@@ -215,27 +232,29 @@ def _refuse_id(table: weir.Table, options: Options) -> None:
 
 def _sql(told: list[Any], table: weir.Table) -> str:
     """One condition for Lance, exactly as Spark means it; `InvalidInput` for any other."""
-    name, *more = told
-    text = None
-    if more:
-        column, values = more
-        kind = getattr(datasource, name)
-        text = as_sql(_filter(kind, tuple(column), values), table.schema)
+    said, *more = told
+    filter = _filter(*more) if more else None
+    text = None if filter is None else as_sql(filter, table.schema)
     if text is None:
         raise InvalidInput(
             f"{table.uri}: in one commit of the base, rows can be deleted by {_CONDITIONS}; not by"
-            f" {name} of {more[0] if more else 'something else'}. Use such a condition, or write"
-            " the rows that stay: INSERT OVERWRITE t WITH ('overwrite' = 'true') SELECT ..."
+            f" {said}. Use such a condition, or write the rows that stay: INSERT OVERWRITE t WITH"
+            " ('overwrite' = 'true') SELECT ..."
         )
     return text
 
 
-def _filter(kind: Any, column: tuple[str, ...], values: list[list[str]]) -> datasource.Filter:
-    if not values:
-        found = kind(column)
-    else:
-        read = [_KINDS[k](text) if k in _KINDS else None for k, text in values]
-        found = kind(column, tuple(read) if kind is datasource.In else read[0])
+def _filter(name: str, column: list[str], values: list[list[str]]) -> datasource.Filter | None:
+    """The condition as Spark has it in Python; None for one that Python has not."""
+    kind: Any = _PREDICATES.get(name)
+    if kind is None:
+        return None
+    try:
+        read = [_KINDS[type_.partition("(")[0]](text) for type_, text in values]
+    except (KeyError, OverflowError):  # NULL, another type, a year that Python does not have
+        return None
+    given = [tuple(read)] if kind is datasource.In else read
+    found = kind(tuple(column), *given)
     assert isinstance(found, datasource.Filter), "Spark's classes have these names on both sides"
     return found
 

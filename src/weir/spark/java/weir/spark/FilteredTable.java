@@ -1,12 +1,12 @@
 package weir.spark;
 
 import java.util.Map;
-import org.apache.spark.sql.connector.catalog.SupportsDelete;
-import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.types.StructType;
 
 /** An append-only table for DELETE: rows without a key are known by the condition alone. */
-final class FilteredTable extends WeirTable implements SupportsDelete {
+final class FilteredTable extends WeirTable implements SupportsDeleteV2 {
   FilteredTable(String name, StructType told, Map<String, String> options) {
     super(name, told, options);
   }
@@ -19,8 +19,8 @@ final class FilteredTable extends WeirTable implements SupportsDelete {
 
   /** Python decides, and says which conditions it takes. */
   @Override
-  public void deleteWhere(Filter[] filters) {
-    Python.ask(asked(), "weir.ask", "delete", "weir.filters", Conditions.of(filters));
+  public void deleteWhere(Predicate[] predicates) {
+    Python.ask(asked(), "weir.ask", "delete", "weir.filters", Conditions.of(predicates));
   }
 
   @Override

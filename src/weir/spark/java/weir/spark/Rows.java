@@ -2,16 +2,16 @@ package weir.spark;
 
 import java.util.Map;
 import java.util.function.Function;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
-import org.apache.spark.sql.connector.write.SupportsOverwrite;
+import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
-import org.apache.spark.sql.sources.Filter;
 
 /** The bridge's write, to which Python is told what the rows replace. */
-class Rows implements SupportsOverwrite, SupportsDynamicOverwrite {
+class Rows implements SupportsOverwriteV2, SupportsDynamicOverwrite {
   private final Function<Map<String, String>, WriteBuilder> bridge;
 
   Rows(Function<Map<String, String>, WriteBuilder> bridge) {
@@ -28,8 +28,8 @@ class Rows implements SupportsOverwrite, SupportsDynamicOverwrite {
   }
 
   @Override
-  public WriteBuilder overwrite(Filter[] filters) {
-    return replacing(Map.of("weir.where", Conditions.of(filters)));
+  public WriteBuilder overwrite(Predicate[] predicates) {
+    return replacing(Map.of("weir.where", Conditions.of(predicates)));
   }
 
   @Override
