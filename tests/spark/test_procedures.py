@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import weir
-from tests.support.spark import in_weir, make_table, once, put
+from tests.support.spark import SCHEMA, in_weir, make_table, once, put
 from tests.support.tables import load_rows
 from weir.errors import InvalidInput
 from weir.spark.procedures import call
@@ -67,3 +67,12 @@ def test_history_tells_what_made_each_version_and_its_checkpoints(tmp_path: Path
     table.delete_checkpoint("monday")
     none = call({**where, "weir.procedure": "system.checkpoints"})
     assert none.fields[0].metadata["texts"] == []
+
+
+def test_a_name_in_backquotes_may_hold_a_dot(tmp_path: Path) -> None:
+    for name in ("a.b", "c"):
+        weir.create(str(tmp_path / "ns" / f"{name}.lance"), SCHEMA, primary_key="id")
+    lake = {"weir.root": str(tmp_path), "weir.catalog": "lake"}
+    for text in ("ns.`a.b`", "lake.ns.`a.b`", "`ns`.c", "ns.c"):
+        told = {"weir.procedure": "system.checkpoints", "weir.argument.table": text}
+        assert call({**lake, **told}).fieldNames() == ["none"]

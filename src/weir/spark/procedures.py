@@ -25,6 +25,8 @@ ProcedureResult = dict[str, object] | list[dict[str, object]]
 
 NAMESPACE: Final = "system"
 _ARGUMENT: Final = "weir.argument."
+_PART: Final = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
+"""One part of a table's name: in backquotes it may hold a dot."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,10 @@ def call(options: Given) -> StructType:
         for key, value in options.items()
         if key.startswith(_ARGUMENT)
     }
-    parts = _needed(given, "table").replace("`", "").split(".")
-    if "/" in given["table"]:
-        parts = [given["table"]]
+    text = _needed(given, "table")
+    parts = [quoted.replace("``", "`") or plain for quoted, plain in _PART.findall(text)]
+    if "/" in text or not parts:
+        parts = [text.replace("`", "")]
     elif parts[0] == options.get("weir.catalog"):
         parts = parts[1:]
     where = {"weir.namespace": "/".join(parts[:-1]), "weir.name": parts[-1]}
