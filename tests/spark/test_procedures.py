@@ -9,6 +9,7 @@ from tests.support.spark import SCHEMA, in_weir, make_table, once, put
 from tests.support.tables import load_rows
 from weir.errors import InvalidInput
 from weir.spark.procedures import call
+from weir.spark.replacing import key_of_stream
 
 
 def run(table: weir.Table, procedure: str, /, **arguments: str) -> dict[str, str]:
@@ -76,3 +77,17 @@ def test_a_name_in_backquotes_may_hold_a_dot(tmp_path: Path) -> None:
     for text in ("ns.`a.b`", "lake.ns.`a.b`", "`ns`.c", "ns.c"):
         told = {"weir.procedure": "system.checkpoints", "weir.argument.table": text}
         assert call({**lake, **told}).fieldNames() == ["none"]
+
+
+def test_a_table_that_totable_made_keeps_what_its_stream_does_not_say(tmp_path: Path) -> None:
+    """partitionBy, say, which Spark tells when it makes the table, and not when it writes."""
+    made = weir.create(
+        str(tmp_path / "t"),
+        SCHEMA,
+        sharding=weir.Identity("v"),
+        writer_defaults=weir.WriterConfig(max_memtable_rows=5000),
+    )
+    key_of_stream({"path": made.uri, "primarykey": "id,v"})
+    table = weir.open(made.uri)
+    assert (table.primary_key, table.sharding) == (("id", "v"), weir.Identity("v"))
+    assert table.writer_defaults.max_memtable_rows == 5000

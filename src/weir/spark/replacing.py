@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -262,8 +262,8 @@ def _filter(name: str, column: list[str], values: list[list[str]]) -> datasource
 def key_of_stream(options: Options) -> StructType:
     """Give the table that `toTable` has just made the key that its stream asks for.
 
-    Spark makes it without the options of the stream. A table that anybody has used stays as it is:
-    the write then says that it has no key.
+    Spark makes it without the options of the stream. What they do not say stays as it was made. A
+    table that anybody has used stays as it is: the write then says that it has no key.
     """
     place = Place.of(options)
     table = place.current()
@@ -271,6 +271,12 @@ def key_of_stream(options: Options) -> StructType:
     if spec is None or not spec.primary_key or table.primary_key or not _is_untouched(table):
         return marked_schema(table)
     columns = pa.schema([pa.field(f.name, f.type) for f in table.schema])
+    spec = replace(
+        spec,
+        sharding=spec.sharding or table.sharding,
+        wal_uri=spec.wal_uri or table.wal_uri,
+        writer_defaults=spec.writer_defaults or table.writer_defaults,
+    )
     weir.drop(table.uri, storage_options=dict(place.storage))
     place.forget()
     return marked_schema(spec.create(place, columns))
@@ -279,6 +285,7 @@ def key_of_stream(options: Options) -> StructType:
 def _is_untouched(table: weir.Table) -> bool:
     """True when nothing was ever written to the table, and nothing holds it."""
     core = table.core
-    if table.checkpoints() or core.base().rows or core.record.former:
+    base = core.base()
+    if table.checkpoints() or base.rows or base.expire is not None or core.record.former:
         return False
     return not any(core.log(shard).tip() for shard in core.shard_ids())
