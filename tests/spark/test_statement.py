@@ -174,6 +174,17 @@ def test_p7_a_collected_log_is_a_conflict(table: weir.Table) -> None:
         run(table, read, [(1, "slow")])
 
 
+def test_p7_a_collected_snapshot_is_a_conflict(table: weir.Table) -> None:
+    """Whether a key is new is read from the snapshot, long after the statement began."""
+    write(table, (1, "in the log"), config=weir.WriterConfig(enable_memtable=False))
+    read = table.snapshot()
+    weir.open(table.uri).compact(fold_wal=True)
+    weir.open(table.uri).gc(min_age=0, fence_retention="2m")
+    with pytest.raises(CommitConflict, match="Run the statement again"):
+        run(table, read, [(key, "new") for key in range(100, 108)], inserts=True)
+    assert max(rows(table)) < 100
+
+
 def test_p7_a_put_beats_a_delete_and_two_puts_are_refused(table: weir.Table) -> None:
     run(table, table.snapshot(), [(1, "was 2"), (2, "was 1"), (9, "new")], [1, 2, 3])
     found = rows(table)

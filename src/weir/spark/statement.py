@@ -180,7 +180,11 @@ class ShardCheck:
             self._puts.add(puts)
         if self._statement.inserts:
             fresh = [self._inserted(batch) for batch in put]
-            self._statement.require_new(self._core, self._value, [b for b in fresh if b.num_rows])
+            given = [batch for batch in fresh if batch.num_rows]
+            try:
+                self._statement.require_new(self._core, self._value, given)
+            except (MissingEntry, SnapshotExpired) as gone:
+                raise conflict(self._core, f"what it read was collected ({gone})") from gone
         return columns if put else None
 
     def _inserted(self, put: pa.RecordBatch) -> pa.RecordBatch:
