@@ -151,13 +151,13 @@ def test_p3_a_load_behind_the_rows_of_now_stops_the_feed_after_them(tmp_path):
 def test_p3_a_load_while_a_feed_finds_out_what_now_is_stops_it(tmp_path, monkeypatch, consumer):
     table = make(tmp_path / "t")
     write(table, 1)
-    tips = consumers.tips
+    tips = consumers.shown_tips
 
     def loaded_before(core):
         load_rows(again(table), {2: "loaded"}, replaces=True)
         return tips(core)
 
-    monkeypatch.setattr(consumers, "tips", loaded_before)
+    monkeypatch.setattr(consumers, "shown_tips", loaded_before)
     feed = table.changes(since="now", consumer=consumer)
     with pytest.raises(SnapshotExpired, match=STOPPED):
         next(feed)
