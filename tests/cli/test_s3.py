@@ -73,7 +73,7 @@ def test_put_reads_a_file_on_a_store(run, options, store_kind, table_uri, tmp_pa
     file = tmp_path / name
     first = weir.create(str(tmp_path / "first"), SCHEMA, primary_key="id")
     with first.writer() as writer:
-        writer.put([{"id": i, "v": i / 2} for i in range(5)])
+        writer.put([{"id": i, "name": "n", "v": i / 2} for i in range(5)])
     assert run("scan", first.uri, "--output", file).status == 0
     folder, _, _ = table_uri.rpartition("/")
     open_store(folder, store_kind.storage_options).put(name, file.read_bytes())

@@ -267,7 +267,7 @@ def test_p7_a_large_batch_that_was_given_up_refuses_no_statement(
 
 
 @pytest.mark.parametrize("begins", ["follow", "consumer", "now"])
-def test_p9_a_feed_that_begins_while_a_large_batch_is_under_way_tells_its_rows(
+def test_p3_a_feed_that_begins_while_a_large_batch_is_under_way_tells_its_rows(
     tmp_path: Path, begins: str
 ) -> None:
     table = make_table(tmp_path, keyed=False, buckets=1)
@@ -287,7 +287,7 @@ def test_p9_a_feed_that_begins_while_a_large_batch_is_under_way_tells_its_rows(
     assert found == once(ROWS) + (Counter() if begins == "now" else rows)
 
 
-def test_u1_the_way_back_of_a_restore_holds_a_large_batch_that_was_published_meanwhile(
+def test_k11_the_way_back_of_a_restore_holds_a_large_batch_that_was_published_meanwhile(
     tmp_path: Path,
 ) -> None:
     """All its entries were in the log when the way back was made: only the manifest came later."""
