@@ -33,6 +33,7 @@ import json, sys
 said = json.loads(sys.stdin.readline())
 import pyarrow as pa
 import weir
+from msgspec import structs
 
 def ready():
     print("ready", flush=True)
@@ -45,7 +46,9 @@ if said["kind"] == "weir":
     table = weir.open(said["uri"], storage_options=said["options"])
     config = weir.WriterConfig(fence_ttl=said["fence_ttl"])
     # A lock is switched off on purpose: the table itself would refuse such a writer.
-    table.core.record.settings["fence_ttl"] = config.fence_ttl
+    known = table.core.record
+    settings = {**known.settings, "fence_ttl": config.fence_ttl}
+    table.core.record = structs.replace(known, settings=settings)
     w = table.shards()[0].writer(config)
     w.put(rows(1))
     ready()
