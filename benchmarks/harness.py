@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, Literal
 
 Round = Callable[[], float]
@@ -114,9 +115,16 @@ class SideFailed(Exception):
 
 
 class Worker:
-    """One side in a process of its own."""
+    """One side in a process of its own, of this checkout or of that in `folder`."""
 
-    def __init__(self, workload: str, ctx: Ctx) -> None:
+    def __init__(
+        self,
+        workload: str,
+        ctx: Ctx,
+        *,
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.side = ctx.side
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
         self._process = subprocess.Popen(
@@ -124,6 +132,8 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            cwd=folder,
+            env=env,
         )
         self._send({"workload": workload, **vars(ctx)})
 
