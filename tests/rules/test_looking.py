@@ -294,6 +294,36 @@ def test_o2_callers_that_arrive_during_a_lookup_share_the_next(
         assert have(writer) == {1: 7, 4: 7, 5: 7}
 
 
+def test_f16_a_caller_that_left_during_the_lookup_of_another_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lookup, began, go_on = OwnReads.lookup, threading.Event(), threading.Event()
+
+    def look(reads: OwnReads, keys: Any, *rest: Any) -> Any:
+        found = lookup(reads, keys, *rest)
+        began.set()
+        go_on.wait(10)
+        return found
+
+    with open_writer(site_on(MemoryStore())) as writer:
+        conditional = writer._conditional
+        assert conditional is not None
+        lookups, committer = conditional._lookups, writer._committer
+        spec = WriteSpec("update", missing="insert")
+        request = conditional.requests.of(writer.intake.rows([row(5, 5)]), spec)
+        left = Ack(committer, (), rows=0, nbytes=8)
+        left.decision = lookups.decision_of(request)
+        lookups._waiting.append((left, left.decision))  # its caller waits for its turn
+        monkeypatch.setattr(OwnReads, "lookup", look)
+        leader = Caller(lambda: writer.update([row(4, 4)], missing="insert"))
+        began.wait(10)
+        assert committer.take_back(left)
+        go_on.set()
+        assert leader.result() == WriteCounts(inserted=1)
+        assert not left.is_accepted
+        assert have(writer) == {4: 4}
+
+
 def test_m7_a_decision_that_cannot_be_made_fails_its_requests_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

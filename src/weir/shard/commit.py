@@ -57,13 +57,11 @@ from weir.shard.flush import Flusher
 from weir.shard.outages import retry_outage
 from weir.shard.state import EntrySlot, WriterState, fail
 from weir.shard.stats import writer_stats
+from weir.shard.turns import GATHER_SECONDS
 from weir.types import Position
 
 logger = logging.getLogger("weir.shard")
 
-GATHER_SECONDS: Final = 0.05
-"""How long the commit thread waits for the putters it woke. They wake each other, so a thread that
-was interrupted may have woken nobody: then all are woken at once."""
 IDLE_SECONDS: Final = 5.0
 """How long the commit thread waits for work before it ends. While puts wait for room it waits
 without a limit: `WriterState` rings when there is room, and when they have left."""
@@ -106,15 +104,30 @@ class Committer:
 
     # -- called by putters -----------------------------------------------------------------------
 
-    def put(self, ack: Ack, *, wait: bool, timeout: float | None = None) -> None:
+    def put(
+        self,
+        ack: Ack,
+        *,
+        wait: bool,
+        timeout: float | None = None,
+        look: Callable[[Ack], None] | None = None,
+    ) -> None:
         """Accept the rows and, with `wait`, return when they are durable.
 
-        Raises `Backpressure` when `timeout` passes before they are accepted, `TimeoutError` when it
-        passes before they are durable, or what ended the writer.
+        `look` comes first, for rows that are to be decided, and may accept those of other callers
+        with them. Raises `Backpressure` when `timeout` passes before they are accepted,
+        `TimeoutError` when it passes before they are durable, or what ended the writer.
         """
         deadline = deadline_after(timeout, self._env.clock)
         ack.waits_for_room = not wait
-        self._attend(ack, lambda: self._put(ack, deadline, wait=wait), wait=wait)
+
+        def run() -> None:
+            if look is not None:
+                ack.gate, ack.waiters = self._closed_gate(), 1
+                look(ack)
+            self._put(ack, deadline, wait=wait)
+
+        self._attend(ack, run, wait=wait)
 
     def _attend(self, ack: Ack, run: Callable[[], None], *, wait: bool) -> None:
         """Put or wait for a caller, which gets the outcome unless it leaves before: it does not
@@ -148,9 +161,10 @@ class Committer:
         with state.lock:
             # guard: M-7 last test_waiters
             is_lone = wait and state.crowd.is_idle and deadline is None
-            state.submit(ack)
+            if not ack.is_accepted:  # else: by another caller, whose lookup found its rows
+                state.submit(ack)
             is_lone = is_lone and ack.is_accepted
-            if not is_lone:
+            if not (is_lone or ack.waiters or ack.done):
                 ack.gate = self._closed_gate()
                 ack.waiters = 1
         if is_lone:
@@ -320,18 +334,21 @@ class Committer:
             return self._state.withdraw(ack)
 
     def _pass(self, ack: Ack, deadline: float | None) -> bool:
-        """Wait until `ack` is done; False when the deadline passed."""
-        while not ack.done:
+        """Wait until `ack` is done; False when the deadline passed.
+
+        A gate is passed even if the ack is done: whoever passes it wakes the next thread.
+        """
+        while (gate := ack.gate) is not None:
             if self._state.has_no_threads:
                 self._commit_here(ack)
-                continue
-            gate = ack.gate
-            if gate is None:
-                return ack.done
+                return True
             left = seconds_until(deadline, self._env.clock)
-            if not ack.pass_gate(gate, left) and not ack.done:
+            in_time = ack.pass_gate(gate, left)
+            if ack.done:
+                return True
+            if not in_time:
                 return False
-        return True
+        return ack.done
 
     def _accept(self, ack: Ack, deadline: float | None) -> None:
         """Return when the rows of a put that nobody waits for are accepted and visible (M-1)."""
@@ -752,7 +769,7 @@ class Committer:
             if ack.wakes is not None:
                 release_gate(ack)
         with self._state.lock:
-            self._state.crowd.gathering -= 1
+            self._state.crowd.end_gathering()
 
     def _run_finished_apart(self) -> bool:
         """Run callbacks. They may put through this writer and wait: another commit thread is

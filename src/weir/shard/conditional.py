@@ -125,12 +125,13 @@ class ConditionalWrites:
         nbytes = _size_of(request, self._intake)
         while True:
             ack = Ack(self._committer, (), rows=0, nbytes=nbytes)
-            ack.decision = decision = self._lookups.of(request)
+            ack.decision = decision = self._lookups.decision_of(request)
             if taken is not None:
                 taken.append(ack)
             if noted is not None:
                 noted(ack)
-            self._committer.put(ack, wait=wait, timeout=seconds_until(deadline, clock))
+            left = seconds_until(deadline, clock)
+            self._committer.put(ack, wait=wait, timeout=left, look=self._lookups.find)
             if not decision.is_stale:
                 return ack
 

@@ -2,9 +2,10 @@
 
 A lookup lists the base, whose latest version has the rule by which rows expire, and searches the
 MemTables, the SSTables and the base: nothing that the commit thread may wait for. Few keys cost
-what one costs, so whoever arrives while a lookup runs waits for its end, and the first of those
-looks up the keys of all. An interrupted lookup leaves nothing behind: each caller that it had taken
-along looks by itself.
+what one costs, so callers that come at the same time look up once: the first waits until all
+putters that were just woken have run, looks up the keys of all who wait by then, and queues their
+requests together, so that they share an entry, too. An interrupted lookup leaves nothing behind:
+each caller that it had taken along looks by itself.
 
 Keeps
   O-2  where rows begin that come later is noted before anything is read
@@ -19,11 +20,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from weir.log.intake import Intake
+from weir.shard.ack import Ack, release
 from weir.shard.decide import Decision, Found, key_columns
 from weir.shard.memtable import Mark, MemTables
 from weir.shard.own_reads import OwnReads
 from weir.shard.request import Request, ScannedRows
 from weir.shard.state import WriterState
+from weir.shard.turns import GATHER_SECONDS
 
 SHARED_KEYS: Final = 64
 """Most keys of a lookup that is shared."""
@@ -40,38 +43,84 @@ class Lookups:
         self._intake = intake
         self._reads = reads
         self._looking = state.env.threads.lock()
-        self._waiting: deque[Decision] = deque()
+        self._is_looking = False
+        """A hint: another caller looks up, and may do so for those who come."""
+        self._waiting: deque[tuple[Ack, Decision]] = deque()
 
-    def of(self, request: Request) -> Decision:
-        """The request with its rows, to be decided."""
-        decision = Decision(request, self._columns_of(request), _distinct_keys(request))
+    def decision_of(self, request: Request) -> Decision:
+        """The request, to be decided once its rows are looked up."""
+        return Decision(request, self._columns_of(request), _distinct_keys(request))
+
+    def find(self, ack: Ack) -> None:
+        """Look up the rows of a put that is to be decided. It may be queued when this returns."""
+        decision = ack.decision
+        assert decision is not None, "O-2: only what is decided is looked up"
         # A scan found its rows already; used once, since the rows may be lost.
-        seen, request.seen = request.seen, None
+        seen, decision.request.seen = decision.request.seen, None
         if seen is not None:
             self._keep(decision, seen)
         if decision.found is None and len(decision.keys) > SHARED_KEYS:
             self._look([decision])
         elif decision.found is None:
-            self._share(decision)
+            self._share(ack, decision)
         self._state.env.failpoint("looking.looked")
-        return decision
 
-    def _share(self, decision: Decision) -> None:
-        self._waiting.append(decision)
+    def _share(self, ack: Ack, decision: Decision) -> None:
+        self._waiting.append((ack, decision))
+        if self._is_looking and self._is_served(ack):
+            return
+        self._is_looking = True
         with self._looking:
-            if decision.found is not None:
-                return
-            group, keys = [decision], len(decision.keys)
-            for _ in range(len(self._waiting)):
-                other = self._waiting.popleft()
-                if other is decision or other.found is not None:
-                    continue
-                keys += len(other.keys)
-                if keys <= SHARED_KEYS and other.columns == decision.columns:
-                    group.append(other)
-                else:
-                    self._waiting.append(other)
-            self._look(group)  # M-7: if it fails, the others look by themselves
+            try:
+                if decision.found is None:
+                    self._serve(ack, decision)
+            finally:
+                self._is_looking = False
+                self._wake_next()
+
+    def _serve(self, ack: Ack, decision: Decision) -> None:
+        """Look up for all who wait, and queue their requests. M-7: if it fails, each of the others
+        looks by itself."""
+        crowd = self._state.crowd
+        if crowd.pace.is_quick:
+            crowd.await_gathered()
+        group = self._others(decision)
+        self._look([decision, *(other for _, other in group)])
+        if group:
+            with self._state.lock:
+                for one in (ack, *(other for other, _ in group)):
+                    self._state.accept_decision(one)
+
+    def _is_served(self, ack: Ack) -> bool:
+        """Wait until another caller has looked up the rows and the request is durable, but not for
+        long: the lookup may be slow, or was interrupted. True when it is queued at least."""
+        if ack.gate is not None:
+            ack.pass_gate(ack.gate, GATHER_SECONDS)
+        with self._state.lock:
+            if not ack.is_accepted:
+                ack.gate, ack.waiters = None, 0  # nobody is to be woken here any more
+            return ack.is_accepted
+
+    def _wake_next(self) -> None:
+        """Let the first of those look who came too late for this lookup."""
+        for ack, _ in list(self._waiting)[:1]:
+            if ack.gate is not None:
+                release(ack.gate)
+
+    def _others(self, decision: Decision) -> list[tuple[Ack, Decision]]:
+        """Those that wait and can be looked up together with `decision`; takes them, and those
+        that wait no more, off the list."""
+        group, keys = [], len(decision.keys)
+        for _ in range(len(self._waiting)):
+            ack, other = self._waiting.popleft()
+            if other is decision or other.found is not None or other.is_left:
+                continue
+            keys += len(other.keys)
+            if keys <= SHARED_KEYS and other.columns == decision.columns:
+                group.append((ack, other))
+            else:
+                self._waiting.append((ack, other))
+        return group
 
     def _columns_of(self, request: Request) -> list[str]:
         """The key, and the columns that the verbs of the request read."""

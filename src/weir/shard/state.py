@@ -192,6 +192,20 @@ class WriterState:
             return
         if not self.config.durable_write:
             ack.enqueued_at = self.env.clock.boottime()
+        self._accept(ack)
+
+    def accept_decision(self, ack: Ack) -> None:
+        """Accept the request of another caller, unless it left, or has to wait for room."""
+        decision = ack.decision
+        if decision is None or decision.is_left:  # guard: F-16 test_looking
+            return
+        if ack.is_accepted or self.closing:
+            return
+        if self.ending.failure is None and not self.room and not self.is_full(ack.nbytes):
+            self.submit(ack)
+            self._admitted(ack)
+
+    def _accept(self, ack: Ack) -> None:
         ack.is_accepted = True
         self.held_bytes += ack.nbytes
         self.queued_bytes += ack.nbytes
@@ -208,6 +222,8 @@ class WriterState:
                 return False
             ack.done = True  # skipped when its turn comes
             return True
+        if ack.decision is not None:
+            ack.decision.is_left = True  # F-16: a lookup for several callers may still have it
         if ack in self.room:
             self.bell.ring()  # first: an interrupt leaves no thread waiting for nobody (H-4)
             self.room.remove(ack)
@@ -222,15 +238,15 @@ class WriterState:
                 waited, ack.enqueued_at = now - ack.enqueued_at, now
                 self.counters.backpressure_seconds += waited
                 self.env.meters.add(BACKPRESSURE_SECONDS, waited)
-                ack.is_accepted = True
-                self.held_bytes += ack.nbytes
-                self.queued_bytes += ack.nbytes
-                self.crowd.unsettled += 1
-                self.queue.append(ack)
-            if ack.waits_for_room and ack.gate is not None:
-                release(ack.gate)
-                ack.gate = None  # open from now on: whoever waits for durable rows needs another
+                self._accept(ack)
+            self._admitted(ack)
             self.room.popleft()
+
+    def _admitted(self, ack: Ack) -> None:
+        """Wake a caller that waits until its put is accepted, and no longer."""
+        if ack.waits_for_room and ack.gate is not None:
+            release(ack.gate)
+            ack.gate = None  # open from now on: whoever waits for durable rows needs another
 
     def _count_backpressure(self) -> float:
         """Count a put that waits for room from now on; returns the time."""

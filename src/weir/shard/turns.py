@@ -28,6 +28,9 @@ SLOW_ENTRIES: Final = 4
 """Entries that suffice to recognize a store that is not even nearly quick."""
 REST_ENTRIES: Final = 1024
 """Entries after which a nearly quick store is tried with turns again."""
+GATHER_SECONDS: Final = 0.05
+"""How long others wait for the putters that a commit thread woke. They wake each other, so a thread
+that was interrupted may have woken nobody: then all are woken at once."""
 PATIENCE_SECONDS: Final = 0.25
 """How long a commit thread waits for the turn of another shard before it gives up turns."""
 LIGHT_BYTES: Final = 1 << 18
@@ -74,6 +77,8 @@ class WaiterGroup:
         """Puts to any of the writers that are accepted and not yet durable."""
         self.gathering = 0
         """Commit threads that wait until the putters they woke have run."""
+        self._after: list[Lock] = []
+        """The gates of those who wait for that, too."""
         self.pace = Pace()
         self.ages = AgeWatch(self.lock)
         """Flushes MemTables of the writers when they are too old."""
@@ -86,6 +91,27 @@ class WaiterGroup:
     def is_idle(self) -> bool:
         """True when nothing is on its way: a thread that puts now may commit by itself."""
         return not self.unsettled and not self.gathering
+
+    def await_gathered(self) -> None:
+        """Return when the putters that commit threads have woken have run, or those threads have
+        lost patience."""
+        if not self.gathering:
+            return
+        gate = self.threads.lock()
+        gate.acquire()
+        with self.lock:
+            if not self.gathering:
+                return
+            self._after.append(gate)
+        gate.acquire(True, GATHER_SECONDS)
+
+    def end_gathering(self) -> None:
+        """A commit thread goes on; lock held."""
+        self.gathering -= 1
+        if not self.gathering:
+            for gate in self._after:
+                gate.release()
+            self._after.clear()
 
     def begin_turn(self, nbytes: int, *, is_urgent: bool) -> bool:
         """Wait for a turn to write an entry of that size; True if there is one to end.
