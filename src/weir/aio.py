@@ -47,6 +47,7 @@ from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput
 from weir.format.expiry import Expire
 from weir.format.sharding import Sharding
+from weir.lazy import Lazy
 from weir.log.entry import Token
 from weir.read.changes import Bookmark, Change
 from weir.read.changes import Changes as SyncChanges
@@ -163,7 +164,7 @@ class Scan:
         """Use `Table.scan`."""
         self._make = make
 
-    @functools.cached_property
+    @Lazy
     def sync(self) -> SyncScan:
         """The same scan with blocking calls; finding its checkpoint makes requests."""
         return self._make()

@@ -20,9 +20,9 @@ from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_columns, passing
+from weir.lazy import Lazy
 from weir.merge.levels import MemLevel, MemView, level_schema, shaped
 from weir.search.lance_vectors import Candidates, VectorQuery
-from weir.search.lazy import Lazy
 from weir.search.memory import TextIndex
 from weir.search.text import Analyzer, TextBlock, TextStats
 from weir.search.text_query import TextQuery, Texts

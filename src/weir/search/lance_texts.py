@@ -20,8 +20,8 @@ from weir.lake.filters import lance_scanner, passing
 from weir.lake.index import IndexInfo
 from weir.lake.lance_errors import lance_errors
 from weir.lake.shared import SharedDataset
+from weir.lazy import Lazy
 from weir.search.lance_vectors import ROW_ID, Candidates, Ints, take_rows
-from weir.search.lazy import Lazy
 from weir.search.text import TextStats, term_weights
 from weir.search.text_query import TextQuery
 

@@ -21,6 +21,7 @@ from weir.lake.api import Base
 from weir.lake.filters import filter_columns, is_for_lance
 from weir.lake.index import Dataset, IndexInfo, dataset_indexes, index_of
 from weir.lake.sstable.read import LanceSsTable
+from weir.lazy import Lazy
 from weir.merge.levels import Level, MemLevel, MemView, level_schema
 from weir.merge.merge import Belongs, output_schema
 from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors, PassingVectors
@@ -41,7 +42,6 @@ from weir.search.lance_vectors import (
     LanceVectors,
     VectorQuery,
 )
-from weir.search.lazy import Lazy
 from weir.search.memory import SearchCache
 from weir.search.options import SearchOptions, queries_of
 from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Source, best_of, rows_of

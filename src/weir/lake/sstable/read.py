@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 import lance
@@ -33,6 +32,7 @@ from weir.lake.lance_errors import lance_errors
 from weir.lake.live_rows import RowRange, scan_past_deletes
 from weir.lake.schemas import with_field_ids
 from weir.lake.shared import SharedDataset
+from weir.lazy import Lazy
 
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
@@ -46,11 +46,11 @@ class _Projection:
     target: pa.Schema
     is_same: bool
 
-    @cached_property
+    @Lazy
     def stored(self) -> Columns:
         return tuple((name, 0) for name in self.source_names)
 
-    @cached_property
+    @Lazy
     def empty(self) -> pa.Table:
         return no_rows(self.target)
 
@@ -111,7 +111,7 @@ class LanceSsTable:
     def __repr__(self) -> str:
         return f"LanceSsTable({self.dataset.uri})"
 
-    @cached_property
+    @Lazy
     def rows(self) -> int:
         """Number of rows a scan gives; from the manifest alone."""
         with lance_errors(f"counting rows of {self.dataset.uri}"):
@@ -163,7 +163,7 @@ class LanceSsTable:
         names = self._all_columns if columns is None else columns
         return (*(name for name in names if name != TOMBSTONE), TOMBSTONE)
 
-    @cached_property
+    @Lazy
     def _file(self) -> KeyedFile:
         return KeyedFile(
             self._path,
@@ -185,15 +185,15 @@ class LanceSsTable:
             raise ValueError(f"an SSTable has one fragment, this one has {len(fragments)}")
         return fragments[0]
 
-    @cached_property
+    @Lazy
     def _all_columns(self) -> list[str]:
         return list(self.schema.arrow.names)
 
-    @cached_property
+    @Lazy
     def _source(self) -> pa.Schema:
         return with_field_ids(self.dataset)
 
-    @cached_property
+    @Lazy
     def has_current_names(self) -> bool:
         """True when every current column is here, under its current name and with its id."""
         target = self.schema.wal
