@@ -88,6 +88,12 @@ class TableSchema:
             and self.arrow.equals(other.arrow, check_metadata=True)
         )
 
+    def is_older_than(self, written: pa.Schema) -> bool:
+        """True when rows of that schema have a column that the table got after this version."""
+        return not written.equals(self.wal, check_metadata=True) and any(
+            number > self.max_field_id for field in written for number in _ids(field)
+        )
+
     @Lazy
     def unmarked(self) -> list[str]:
         """Columns without a mark: another program made them, and weir has not written to them."""

@@ -41,6 +41,10 @@ class Expiries:
         self._rule: Expire | None = None
         self._looked_at: float | None = None
 
+    def go_back(self, through: float | None) -> None:
+        """Go on where a feed stands, without a pause: what the last look found may not be told."""
+        self.through, self._looked_at = through, None
+
     def begin(self) -> None:
         """Call before reading the log. Rows that had expired when the feed was made are reported
         only if the feed also reports them as put."""
