@@ -27,7 +27,6 @@ from weir.format.schema import (
 )
 from weir.lake.base.view import SCAN_BATCH_ROWS
 from weir.lake.files import Columns, FileLookups, KeyedFile
-from weir.lake.filters import filter_rows
 from weir.lake.lance_errors import lance_errors
 from weir.lake.live_rows import RowRange, scan_past_deletes
 from weir.lake.schemas import with_field_ids
@@ -117,28 +116,18 @@ class LanceSsTable:
         with lance_errors(f"counting rows of {self.dataset.uri}"):
             return int(self.dataset.count_rows())
 
-    def scan(
-        self, columns: Sequence[str] | None = None, *, filter: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The newest row of each key (all rows without a key), tombstones included."""
-        projection = self.projection(columns)
-        if filter is not None and not self.has_current_names:
-            # The filter names the current columns: bring the rows into that shape first.
-            everything = self.projection(None)
-            rows = pa.Table.from_batches(self._read(everything, None), everything.target)
-            yield from filter_rows(rows, filter, projection.target.names)
-            return
-        yield from self._read(projection, filter)
+        yield from self._read(self.projection(columns))
 
     def part(self, within: RowRange) -> SsTablePart:
         """A range of its rows, counting those that a later row of the SSTable replaces."""
         return SsTablePart(self, within)
 
-    def _read(self, projection: _Projection, filter: str | None) -> Iterator[pa.RecordBatch]:
+    def _read(self, projection: _Projection) -> Iterator[pa.RecordBatch]:
         with lance_errors(f"scanning {self.dataset.uri}"):
             scanner = self.dataset.scanner(
                 columns=projection.source_names,
-                filter=filter,
                 batch_size=SCAN_BATCH_ROWS,
                 scan_in_order=True,
             )
@@ -177,7 +166,7 @@ class LanceSsTable:
 
     def _read_keys(self) -> pa.Table:
         projection = self._projection(tuple(self.schema.primary_key))
-        return pa.Table.from_batches(self._read(projection, None), projection.target)
+        return pa.Table.from_batches(self._read(projection), projection.target)
 
     def _fragment(self) -> lance.LanceFragment:
         fragments = self.dataset.get_fragments()
