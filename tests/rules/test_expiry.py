@@ -304,6 +304,15 @@ def test_l11_a_feed_tells_of_expired_rows_once_and_only_if_asked(
     assert table.scan().count() == 2
 
 
+def test_l11_a_feed_tells_of_no_expired_row_that_a_row_of_its_entry_replaced(
+    table: weir.Table,
+) -> None:
+    """It told of the expiry after both rows, and whoever applied it deleted the one that lives."""
+    put(table, row(1, "old", 31), row(2, "old", 31), row(1, "young", 1))
+    assert told(table.changes(expired=True)) == [("put", [1, 1, 2]), ("expire", [2])]
+    assert texts(table) == {1: "young"}
+
+
 def test_l11_a_feed_that_failed_to_look_for_expired_rows_looks_again(
     tmp_path: Path, clock: AheadClock
 ) -> None:
