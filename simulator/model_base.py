@@ -72,11 +72,8 @@ class ModelSsTable(SsTableReader):
         """Rows of a scan."""
         return self._level().rows
 
-    def scan(
-        self, columns: Sequence[str] | None = None, *, filter: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The newest row of each key, tombstones included."""
-        assert filter is None, "fresh rows are filtered after the merge (L-3)"
         return self._level().scan(columns)
 
     def part(self, within: RowRange) -> Scanned:

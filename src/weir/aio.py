@@ -47,6 +47,7 @@ from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput
 from weir.format.expiry import Expire
 from weir.format.sharding import Sharding
+from weir.lazy import Lazy
 from weir.log.entry import Token
 from weir.read.changes import Bookmark, Change
 from weir.read.changes import Changes as SyncChanges
@@ -163,7 +164,7 @@ class Scan:
         """Use `Table.scan`."""
         self._make = make
 
-    @functools.cached_property
+    @Lazy
     def sync(self) -> SyncScan:
         """The same scan with blocking calls; finding its checkpoint makes requests."""
         return self._make()
@@ -264,6 +265,7 @@ class Changes:
             running = self._fetching
             if running is None or running.done() or running.get_loop() is not loop:
                 running = self._fetching = loop.run_in_executor(None, self._fetch)
+                running.add_done_callback(_retrieved)
             await asyncio.shield(running)
         return self.sync.hand_over(self._fetched.pop())
 
@@ -608,6 +610,12 @@ def connect(
 ) -> Database:
     """The tables below `uri`, by name. Contacts nothing; see `weir.connect`."""
     return Database(sync_connect(uri, storage_options=storage_options, env=env))
+
+
+def _retrieved(running: asyncio.Future[None]) -> None:
+    """Asyncio logs an error that nobody heard; if it lasts, the next call meets it again."""
+    if not running.cancelled():
+        running.exception()
 
 
 async def _each(blocking: Iterator[T]) -> AsyncIterator[T]:

@@ -14,7 +14,7 @@ from weir.format import paths
 from weir.format.manifest import encode_manifest
 from weir.log.shard_log import ShardLog
 from weir.log.tailer import WalTailer
-from weir.read.reader import UNIT_ENTRIES, _TailPiece
+from weir.read.reader import UNIT_ENTRIES, SnapshotReader
 from weir.store.api import Blob, ObjectMissing
 from weir.store.bounded import get_some
 from weir.store.memory import MemoryStore
@@ -183,13 +183,13 @@ def test_l10_a_search_over_a_long_tail_holds_one_piece_of_it(tmp_path, key, kind
     assert table.count() == ENTRIES
     gc.collect()
     before, held = pa.total_allocated_bytes(), []
-    load = _TailPiece._load
+    load = SnapshotReader._tail_rows
 
-    def watched(self):
+    def watched(self, *piece):
         held.append(pa.total_allocated_bytes() - before)
-        return load(self)
+        return load(self, *piece)
 
-    monkeypatch.setattr(_TailPiece, "_load", watched)
+    monkeypatch.setattr(SnapshotReader, "_tail_rows", watched)
     if kind == "words":
         found = table.search("s", "w17 w99", k=3, columns=["id", "vec"], filter="id < 90")
         assert found["id"].to_pylist() == [17]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import pickle
 import threading
 
@@ -12,6 +13,7 @@ import weir
 from tests.support.moments import SCHEMA, again, make, put, rows
 from weir import aio
 from weir.env import Env
+from weir.testing.faulty import FaultyStores
 
 SHARDINGS = {
     "buckets": weir.Bucket("id", 3),
@@ -108,6 +110,46 @@ def test_p3_a_feed_does_not_read_an_heir_before_the_shards_before_it_are_sealed(
         return asked > 30
 
     assert mirrored(again(table).changes(follow=True, poll=0, stop=stop)) == rows(table)
+
+
+def test_p3_changes_have_the_columns_that_came_after_their_round_had_begun(tmp_path):
+    """A round may take hours. The values of columns that were added since were left out."""
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        put(writer, range(12), "a")
+    asked = 0
+
+    def stop():
+        nonlocal asked
+        asked += 1
+        if asked == 1:  # the first shard was read
+            again(table).add_columns(pa.field("x", pa.int64()))
+            with again(table).writer() as writer:
+                writer.put([{"id": key, "v": "b", "x": key} for key in range(12)])
+        return False
+
+    feed = again(table).changes(stop=stop)
+    changes = [*feed, *again(table).changes(feed.bookmark)]
+    found = {row["id"]: row for change in changes for row in change.batch.to_pylist()}
+    assert list(found.values()) == again(table).get(list(found)).to_pylist()
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_feed_leaves_a_shard_that_grows_as_fast_as_it_is_read(tmp_path, monkeypatch, follow):
+    """It read the first shard for ever: it never came to the others, nor asked whether to stop."""
+    monkeypatch.setattr("weir.read.changes.LONG_VISIT", 4)
+    table = make(tmp_path / "t", 2)
+    seen = []
+    with again(table).writer() as writer:
+        put(writer, range(12), "a")
+        feed = table.changes(follow=follow, poll=0, stop=lambda: len(seen) > 20)
+        for change in feed:
+            seen.append(change.shard)
+            assert len(seen) < 200
+            put(writer, change.batch["id"].to_pylist(), "b")  # a consumer that writes back
+    assert len(set(seen)) == 2
+    mirror = mirrored(table.changes())
+    assert mirrored(table.changes(feed.bookmark), dict.fromkeys(mirror, "b")) == mirror
 
 
 def entries_with_several_changes(table):
@@ -283,6 +325,36 @@ def test_p3_a_change_that_a_cancelled_task_waited_for_is_the_next_one(tmp_path, 
 
     left, after = asyncio.run(asyncio.wait_for(run(), 60))
     assert left == after
+
+
+def test_p3_an_error_that_a_cancelled_task_waited_for_is_met_again_and_not_logged(tmp_path):
+    faulty = FaultyStores()
+    table = make(tmp_path / "t", 1, env=faulty.env)
+    with table.writer() as writer:
+        put(writer, [1], "a")
+    gate = faulty.at(table.uri).on("head", "_weir/table/*").pause()
+    faulty.at(table.uri).on("list_folder", "_mem_wal").deny(times=None)
+    logged = []
+
+    async def run():
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: logged.append(told))
+        feed = (await aio.open(table.uri, env=faulty.env)).changes(follow=True)
+        waiting = asyncio.create_task(anext(feed))
+        await asyncio.to_thread(gate.wait_reached)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        gate.release()
+        return feed
+
+    async def take_up(feed):
+        with pytest.raises(weir.errors.StoreDenied):
+            await anext(feed)
+        faulty.at(table.uri).heal()
+        return (await anext(feed)).batch["id"].to_pylist()
+
+    assert asyncio.run(take_up(asyncio.run(run()))) == [1]
+    gc.collect()  # an error that nobody has heard is logged when its future goes
+    assert logged == []
 
 
 def test_a_feed_that_is_pickled_says_what_to_pass_instead(tmp_path):

@@ -12,10 +12,11 @@ import pytest
 
 import weir
 from weir.env import Env, SystemClock
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, StoreDenied
 from weir.format.expiry import alive_at
 from weir.read.snapshot import Snapshot
 from weir.spark.source import parts_of, read_part
+from weir.testing.faulty import FaultyStores
 
 DAY = 86_400.0
 SCHEMA = pa.schema(
@@ -301,6 +302,36 @@ def test_l11_a_feed_tells_of_expired_rows_once_and_only_if_asked(
     assert told(silent) == []
     assert silent.bookmark == feed.bookmark
     assert table.scan().count() == 2
+
+
+def test_l11_a_feed_tells_of_no_expired_row_that_a_row_of_its_entry_replaced(
+    table: weir.Table,
+) -> None:
+    """It told of the expiry after both rows, and whoever applied it deleted the one that lives."""
+    put(table, row(1, "old", 31), row(2, "old", 31), row(1, "young", 1))
+    assert told(table.changes(expired=True)) == [("put", [1, 1, 2]), ("expire", [2])]
+    assert texts(table) == {1: "young"}
+
+
+def test_l11_a_feed_that_failed_to_look_for_expired_rows_looks_again(
+    tmp_path: Path, clock: AheadClock
+) -> None:
+    """Taken up again, it ended at once, as if nothing had expired: the pause between two looks
+    counted from the one that failed."""
+    faulty, expire = FaultyStores(env=Env(clock=clock)), weir.Expire("ts", after="30d")
+    table = weir.create(
+        str(tmp_path / "t"), SCHEMA, primary_key="id", expire=expire, env=faulty.env
+    )
+    put(table, row(1, "soon", 29))
+    first = table.changes(expired=True)
+    assert told(first) == [("put", [1])]
+    clock.ahead = 2 * DAY
+    feed = table.changes(first.bookmark, expired=True)
+    # The first listing of the shards is for their logs, the second for the expired rows.
+    faulty.at(table.uri).on("list_folder", "_mem_wal", skip=1).deny()
+    with pytest.raises(StoreDenied):
+        next(feed)
+    assert told(feed) == [("expire", [1])]
 
 
 def test_l11_a_feed_goes_by_a_new_rule_and_needs_no_key(tmp_path: Path, clock: AheadClock) -> None:

@@ -154,3 +154,30 @@ def test_g7c_a_following_feed_is_told_of_a_shard_that_was_collected_before_it_lo
     assert next(feed).batch.column("id").to_pylist() == [1]
     with pytest.raises(weir.SnapshotExpired, match=r"table\.follow"):
         list(feed)
+
+
+def test_g7c_a_feed_that_failed_in_its_first_round_is_told_of_a_shard_made_since(
+    tmp_path: Path,
+) -> None:
+    """It went on as a feed that had just begun: where the log of the new shard began by then."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    sharding = weir.Identity("id")
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id", sharding=sharding)
+    write(table, 1)
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise weir.StoreError("after the only shard, in the first round")
+        return False
+
+    feed = table.changes(stop=stop)
+    assert next(feed).batch.column("id").to_pylist() == [1]
+    with pytest.raises(weir.StoreError, match="first round"):
+        next(feed)
+    write(table, 2)
+    collect_log(table)
+    with pytest.raises(weir.SnapshotExpired, match=r"table\.follow"):
+        list(feed)

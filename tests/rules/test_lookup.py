@@ -1,10 +1,13 @@
 """`Table.get`: only the shards that can hold a key are asked, with every kind of sharding."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 import pytest
 
 import weir
 from weir.read.reader import SnapshotReader
+from weir.testing.faulty import FaultyStores
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), pa.field("tenant", pa.utf8(), nullable=False)]
@@ -71,6 +74,31 @@ def test_l2_a_lookup_across_a_reshard_finds_the_newest_row(table, after, compact
     handle.core.refresh()
     for reader in (stale, handle, weir.open(table.uri)):
         assert reader.get([key(n) for n in range(60)]).num_rows == 30
+
+
+@pytest.mark.parametrize("after", [weir.Bucket("id", 4), weir.Identity("id")], ids=str)
+def test_l1_a_lookup_during_which_its_handle_learns_of_a_reshard_finds_the_newest_row(
+    tmp_path, after
+):
+    """The shard of the key by the old routing was asked for, and its heir left out as one that
+    another key has by the new one."""
+    faulty, plain = FaultyStores(), pa.field("id", pa.int64(), nullable=False)
+    made = weir.create(
+        str(tmp_path / "t"), pa.schema([plain, ("v", pa.string())]), primary_key="id"
+    )
+    with made.writer() as writer:
+        writer.put([{"id": 1, "v": "old"}])
+    handle = weir.open(made.uri, env=faulty.env)
+    made.reshard(after, compact=False)
+    with made.writer() as writer:
+        writer.put([{"id": 1, "v": "new"}])
+    gate = faulty.at(made.uri).on("list_folder", "_mem_wal").pause()
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(handle.get, [1])
+        gate.wait_reached()
+        assert handle.refresh()
+        gate.release()
+        assert looking.result(30)["v"].to_pylist() == ["new"]
 
 
 @pytest.mark.parametrize("columns", ["v", [], {"v": "v + 1"}, {}])

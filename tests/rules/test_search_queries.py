@@ -273,6 +273,32 @@ def test_a_query_that_says_nothing_is_refused(make, message):
         make()
 
 
+TAKEN = {
+    "_distance": lambda table: table.search("vec", [0.0, 1.0]),
+    "_score": lambda table: table.search("text", "fox"),
+    "_relevance_score": lambda table: table.hybrid_search({"vec": [0.0, 1.0], "text": "fox"}),
+    "query_index": lambda table: table.search("text", ["fox", "dog"]),
+}
+
+
+@pytest.mark.parametrize("level", ["log", "base"])
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_column_of_the_name_that_a_search_adds_is_refused_in_words(tmp_path, name, level):
+    """In memory the result had two columns of that name; Lance failed for reasons of its own."""
+    taken = pa.field(name, pa.int64())
+    text, vec = pa.field("text", pa.utf8()), pa.field("vec", pa.list_(pa.float32(), 2))
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), text, vec, taken])
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    with table.writer() as writer:
+        writer.put([{"id": 1, "text": "fox", "vec": [0.0, 1.0], name: 7}])
+    if level == "base":
+        table.compact(fold_wal=True)
+    with pytest.raises(weir.InvalidInput, match=rf"rename_column\('{name}'"):
+        TAKEN[name](table)
+    table.rename_column(name, "mine")
+    assert TAKEN[name](table).column("mine")[0].as_py() == 7
+
+
 def test_append_only_rankings_have_no_key_to_fuse_by(tmp_path):
     table = weir.create(str(tmp_path / "t"), SCHEMA)
     with pytest.raises(weir.InvalidInput, match="needs a primary key"):

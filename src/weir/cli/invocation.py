@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec
 
@@ -13,6 +12,7 @@ import click
 import weir
 from weir.cli import settings
 from weir.cli.output import Output
+from weir.lazy import Lazy
 
 P = ParamSpec("P")
 
@@ -25,7 +25,7 @@ class Invocation:
     option: Sequence[str] = ()
     config: Path | None = None
 
-    @cached_property
+    @Lazy
     def out(self) -> Output:
         """Where results go."""
         return Output(json=self.json)

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Final, TextIO, TypeAlias
 from uuid import UUID
 
@@ -24,6 +23,7 @@ from rich.text import Text
 
 from weir.colors import THEME
 from weir.errors import WeirError
+from weir.lazy import Lazy
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What JSON can hold."""
@@ -68,7 +68,7 @@ class Output:
         """Whether results are fitted to a screen; else nothing is cut."""
         return is_terminal(sys.stdout)
 
-    @cached_property
+    @Lazy
     def screen(self) -> Console:
         """Standard output."""
         return console()

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from weir.errors import InvalidInput, SchemaMismatch
 from weir.format.nested import NESTING_MAX, as_type, nesting
+from weir.lazy import Lazy
 
 # Stored. Never change a value; add one.
 FIELD_ID: Final = b"lance:field_id"
@@ -40,19 +40,19 @@ class TableSchema:
     max_field_id: int
     """The highest id ever used by the table, dropped columns included."""
 
-    @cached_property
+    @Lazy
     def wal(self) -> pa.Schema:
         """What a WAL entry and an SSTable hold: non-key columns nullable, then `_tombstone`."""
         keys = set(self.primary_key)
         fields = [f if f.name in keys else f.with_nullable(True) for f in self.arrow]
         return pa.schema([*fields, TOMBSTONE_FIELD], metadata=self.arrow.metadata)
 
-    @cached_property
+    @Lazy
     def plain(self) -> pa.Schema:
         """What users see: the base schema without field ids."""
         return pa.schema([_strip_ids(f) for f in self.arrow], metadata=self.arrow.metadata)
 
-    @cached_property
+    @Lazy
     def marked(self) -> pa.Schema:
         """`plain`, and which column each is: rows that wait outside the log find it after a rename
         by `align_batch`, and not one that has taken its name (P-8)."""
@@ -60,23 +60,23 @@ class TableSchema:
             [f.with_metadata(a.metadata) for f, a in zip(self.plain, self.arrow, strict=True)]
         )
 
-    @cached_property
+    @Lazy
     def key_schema(self) -> pa.Schema:
         """The key columns alone, in key order, as users see them."""
         return pa.schema([self.plain.field(name) for name in self.primary_key])
 
-    @cached_property
+    @Lazy
     def outputs(self) -> dict[tuple[str, ...], pa.Schema]:
         """Cache of the schemas users see, by the columns read; a lookup is faster than building
         a schema."""
         return {}
 
-    @cached_property
+    @Lazy
     def levels(self) -> dict[tuple[str, ...] | None, pa.Schema]:
         """Cache of the schemas a merge sees, by the columns read."""
         return {}
 
-    @cached_property
+    @Lazy
     def field_ids(self) -> dict[str, int]:
         """The id of each top-level column."""
         return {f.name: int(f.metadata[FIELD_ID]) for f in self.arrow}
@@ -88,7 +88,13 @@ class TableSchema:
             and self.arrow.equals(other.arrow, check_metadata=True)
         )
 
-    @cached_property
+    def is_older_than(self, written: pa.Schema) -> bool:
+        """True when rows of that schema have a column that the table got after this version."""
+        return not written.equals(self.wal, check_metadata=True) and any(
+            number > self.max_field_id for field in written for number in _ids(field)
+        )
+
+    @Lazy
     def unmarked(self) -> list[str]:
         """Columns without a mark: another program made them, and weir has not written to them."""
         return [f.name for f in self.arrow if not (f.metadata and COLUMN_MARK in f.metadata)]

@@ -72,21 +72,12 @@ class Scanned(Protocol):
         """The newest row of each key (all rows without a key), tombstones included."""
 
 
-class SsTableReader(Protocol):
+class SsTableReader(Scanned, Protocol):
     """One immutable SSTable, its superseded rows hidden by the deletion vector.
 
     Rows come out in the order of the table's columns (or of `columns`), without field ids, non-key
     columns nullable, `_tombstone` always last.
     """
-
-    @property
-    def rows(self) -> int:
-        """Number of rows a scan without a filter gives."""
-
-    def scan(
-        self, columns: Sequence[str] | None = None, *, filter: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """The newest row of each key (all rows without a key), tombstones included."""
 
     def part(self, within: RowRange) -> Scanned:
         """A range of its rows, counting those that a later row of the SSTable replaces."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -23,6 +22,7 @@ import pyarrow as pa
 from weir.env import Env
 from weir.format.schema import TableSchema
 from weir.lake.api import Base
+from weir.lazy import Lazy
 from weir.merge.levels import MemLevel, MemView
 from weir.records.cut import ShardCut
 from weir.records.table import TableRecord
@@ -147,7 +147,7 @@ class Combined:
     view: MemView
     """The rows of exactly these parts."""
 
-    @cached_property
+    @Lazy
     def left_out(self) -> frozenset[UUID]:
         """Shards that were found to be too large."""
         return frozenset(shard for shard, (_, rows) in self.parts.items() if rows is None)

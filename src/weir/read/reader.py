@@ -7,8 +7,9 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -18,7 +19,6 @@ from weir.format.expiry import Alive, alive_at
 from weir.format.schema import TableSchema, align_batch
 from weir.lake.api import Scanned
 from weir.lake.live_rows import RowRange
-from weir.log.shard_log import ShardLog
 from weir.merge.levels import Level, MemLevel, MemView
 from weir.read.cache import ReadCache, live_entries
 from weir.read.common import Batches, CommonPart, LevelPlan, is_small
@@ -205,12 +205,26 @@ class SnapshotReader:
         if unit.staged is not None:
             assert cut.staged is not None, "P-8: a piece of a statement"
             left = Remaining(self.core, cut.staged, cut.wal_through)
-            return [_StagedPiece(left, unit.staged, self.schema)]
-        log = self.core.log(cut.shard)
-        return [
-            _TailPiece(self._cache, log, cut, after, last, self.schema, self.snapshot.is_pinned)
-            for after, last in self._within_bytes(unit)
+            return [_Piece(partial(self._staged_rows, left, unit.staged))]
+        ranges = self._within_bytes(unit)
+        return [_Piece(partial(self._tail_rows, cut, after, last)) for after, last in ranges]
+
+    def _staged_rows(self, left: Remaining, number: int) -> MemLevel:
+        """A piece of a decided statement, as far as it is not in the log (P-8)."""
+        rows = left.rows(number, self.schema) if number in left.pieces else []
+        return MemLevel(rows, self.schema, self.core.env)
+
+    def _tail_rows(self, cut: ShardCut, after: int, last: int) -> MemLevel:
+        """A piece of a long tail: its entries in `(after, last]`."""
+        log, is_pinned = self.core.log(cut.shard), self.snapshot.is_pinned
+        entries = self._cache.entries(log, after, last, pinned=is_pinned)
+        keyed = bool(self.schema.primary_key)
+        batches = [
+            align_batch(batch, self.schema.wal)
+            for entry in live_entries(entries, cut.current_generation, keyed=keyed)
+            for batch in entry.batches
         ]
+        return MemLevel(batches, self.schema, self.core.env)
 
     def _within_bytes(self, unit: Unit) -> Iterator[tuple[int, int]]:
         """Split a unit into ranges that a read may hold, newest first. One head per entry."""
@@ -249,43 +263,10 @@ class SnapshotReader:
 
 
 @dataclass(frozen=True)
-class _StagedPiece:
-    """A piece of a decided statement, as far as it is not in the log (P-8). Read lazily."""
+class _Piece:
+    """Rows that are read whenever they are needed, so that memory holds one piece at a time."""
 
-    left: Remaining
-    number: int
-    schema: TableSchema
-
-    @property
-    def rows(self) -> int:
-        """Unknown before reading."""
-        return _UNKNOWN_ROWS
-
-    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Read the staged files and scan them."""
-        yield from self._load().scan(columns)
-
-    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read the staged files and look up the keys in them."""
-        return self._load().lookup(keys, columns)
-
-    def _load(self) -> MemLevel:
-        is_left = self.number in self.left.pieces
-        rows = self.left.rows(self.number, self.schema) if is_left else []
-        return MemLevel(rows, self.schema, self.left.core.env)
-
-
-@dataclass(frozen=True)
-class _TailPiece:
-    """A piece of a long tail, read lazily so that memory holds one piece at a time."""
-
-    cache: ReadCache
-    log: ShardLog
-    cut: ShardCut
-    after: int
-    last: int
-    schema: TableSchema
-    is_pinned: bool
+    load: Callable[[], MemLevel]
 
     @property
     def rows(self) -> int:
@@ -293,20 +274,9 @@ class _TailPiece:
         return _UNKNOWN_ROWS
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Read the entries and scan them."""
-        yield from self._load().scan(columns)
+        """Read the rows and scan them."""
+        yield from self.load().scan(columns)
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read the entries and look up the keys in them."""
-        return self._load().lookup(keys, columns)
-
-    def _load(self) -> MemLevel:
-        entries = self.cache.entries(self.log, self.after, self.last, pinned=self.is_pinned)
-        batches = [
-            align_batch(batch, self.schema.wal)
-            for entry in live_entries(
-                entries, self.cut.current_generation, keyed=bool(self.schema.primary_key)
-            )
-            for batch in entry.batches
-        ]
-        return MemLevel(batches, self.schema, self.log.env)
+        """Read the rows and look up the keys in them."""
+        return self.load().lookup(keys, columns)

@@ -315,7 +315,7 @@ class Scan:
         """The columns to read, those to order by included; `InvalidInput` for one that is not
         there, or that has no order."""
         shown = self._columns.schema(reader.schema)
-        extra = [name for name, _ in self._order if name not in shown.names]
+        extra = list(dict.fromkeys(n for n, _ in self._order if n not in shown.names))
         columns = self._columns.also(extra, reader.schema)
         schema = columns.schema(reader.schema)
         for name, how in self._order:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Annotated, ClassVar, Final, Literal
 from uuid import UUID
 
@@ -23,6 +22,7 @@ from weir.format.sharding import (
     shard_id,
     value_from_entries,
 )
+from weir.lazy import Lazy
 from weir.records.chain import RecordChain
 from weir.records.codec import Record
 from weir.store.api import ObjectExists, Store
@@ -88,7 +88,7 @@ class TableRecord(Record, frozen=True, dict=True, tag_field="format", tag=FORMAT
             raise ValueError(f"{self.wal_folder!r} is not the name of a log's folder")
         _ = self.writer_defaults
 
-    @cached_property  # every read asks for one of them
+    @Lazy  # every read asks for one of them
     def writer_defaults(self) -> WriterConfig:
         """The settings of a writer that was given none."""
         return WriterConfig.from_record(self.settings)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 from uuid import UUID
 
@@ -25,6 +24,7 @@ from weir.errors import MissingEntry
 from weir.format.keys import pk_type, pk_values
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.keys.keyset import KeySet
+from weir.lazy import Lazy
 from weir.log.tailer import WalTailer
 from weir.records.statements import (
     OpenStatement,
@@ -89,13 +89,13 @@ class Remaining:
     share: Share
     through: int
 
-    @cached_property
+    @Lazy
     def pieces(self) -> list[int]:
         """The numbers of the pieces that are not in the log."""
         in_log, _ = self._since
         return [number for number in range(len(self.share.pieces)) if number not in in_log]
 
-    @cached_property
+    @Lazy
     def _since(self) -> tuple[set[int], KeySet]:
         """The pieces that are in the log, and the keys that others wrote after the check.
 
@@ -115,7 +115,7 @@ class Remaining:
                     newer.add(pk_values(batch, key))
         return in_log, newer
 
-    @cached_property
+    @Lazy
     def _puts(self) -> KeySet:
         """The keys that the share puts. Reads all of it."""
         puts, key = self._no_keys(), self.core.record.primary_key

@@ -17,12 +17,12 @@ import pyarrow as pa
 from weir.env import Env, Lock
 from weir.format.keys import pk_values
 from weir.format.nested import as_type
-from weir.format.schema import TOMBSTONE, TableSchema
+from weir.format.schema import TOMBSTONE, TableSchema, no_rows
 from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_columns, passing
+from weir.lazy import Lazy
 from weir.merge.levels import MemLevel, MemView, level_schema, shaped
 from weir.search.lance_vectors import Candidates, VectorQuery
-from weir.search.lazy import Lazy
 from weir.search.memory import TextIndex
 from weir.search.text import Analyzer, TextBlock, TextStats
 from weir.search.text_query import TextQuery, Texts
@@ -116,13 +116,17 @@ class MemoryRows:
         """Columns of rows by row number, in the order of `handles`."""
         target = level_schema(self._schema, columns)
         target = pa.schema(list(target)[: len(target) - 1])
-        rows = []
-        for handle in handles.tolist():
-            number = int(np.searchsorted(self._ends, handle, side="right"))
-            batch = self.batches[number]
-            at = handle - (int(self._ends[number]) - batch.num_rows)
-            rows.append(shaped(batch.slice(at, 1), target))
-        return pa.Table.from_batches(rows, target)
+        if not len(handles):
+            return no_rows(target)
+        numbers = np.searchsorted(self._ends, handles, side="right")
+        taken = []
+        for number in np.unique(numbers).tolist():
+            batch = self.batches[number].select(target.names)
+            first = int(self._ends[number]) - batch.num_rows
+            taken.append(batch.take(pa.array(handles[numbers == number] - first)))
+        found = shaped(pa.concat_batches(taken), target)
+        by_batch = np.argsort(numbers, kind="stable")
+        return pa.Table.from_batches([found.take(pa.array(np.argsort(by_batch)))], target)
 
 
 class MemoryVectors:

@@ -92,7 +92,7 @@ def fused(
         if queries_of(plan.schema, column, query)[1]:
             raise InvalidInput(f"a hybrid search takes one query for {column!r}, not a list")
     options = plan.options
-    options.check_for(plan.schema, list(queries))
+    options.check_for(plan.schema, list(queries), RELEVANCE)
     count = options.k + options.offset
     depth = fusion.depth or max(DEPTH_MIN, 4 * options.k)
     order: dict[Any, _Fused] = {}

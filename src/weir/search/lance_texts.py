@@ -20,8 +20,8 @@ from weir.lake.filters import lance_scanner, passing
 from weir.lake.index import IndexInfo
 from weir.lake.lance_errors import lance_errors
 from weir.lake.shared import SharedDataset
+from weir.lazy import Lazy
 from weir.search.lance_vectors import ROW_ID, Candidates, Ints, take_rows
-from weir.search.lazy import Lazy
 from weir.search.text import TextStats, term_weights
 from weir.search.text_query import TextQuery
 
@@ -45,14 +45,14 @@ class LanceTexts:
         query: TextQuery,
         names: Sequence[str],
         *,
-        filter: Any = None,
-        filter_names: Sequence[str] = (),
-        sizes: Callable[[], tuple[int, int]] | None = None,
-        known: ByteCache[int] | None = None,
+        filter: Any,
+        filter_names: Sequence[str],
+        sizes: Callable[[], tuple[int, int]],
+        known: ByteCache[int],
     ) -> None:
         self._dataset = dataset
         self._index = index
-        self._sizes = sizes or (lambda: index_sizes(dataset, index.name, query))
+        self._sizes = sizes
         self._known = known
         self._query = query
         self._names = list(names)
@@ -84,8 +84,6 @@ class LanceTexts:
 
     def _rows_with(self, term: str, docs: int, average: float) -> int:
         """How many rows have a word; the index never changes, so it is queried once."""
-        if self._known is None:
-            return self._asked_for(term, docs, average)
         key = (self._dataset.uri, self._dataset.version, self._index.name, term)
         return self._known.get_or_make(
             key, lambda: self._asked_for(term, docs, average), lambda _: 1
@@ -222,7 +220,7 @@ class WordRows:
         names: Sequence[str],
         filter_names: Sequence[str],
         *,
-        filter: Any = None,
+        filter: Any,
     ) -> None:
         """`query` is one of the batch."""
         self.rows = rows

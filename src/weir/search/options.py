@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from weir.errors import InvalidInput
 from weir.format.expiry import Alive
@@ -15,6 +15,9 @@ from weir.search.ranking import Window
 from weir.search.vector import METRICS, Matrix, query_vectors
 from weir.search.words import Boolean, Match, Phrase, Words
 from weir.types import Filter, require_names, require_whole
+
+DISTANCE: Final = "_distance"
+SCORE: Final = "_score"
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,18 @@ class SearchOptions:
         if self.distance_range is not None:
             _check_range(self.distance_range)
 
-    def check_for(self, schema: TableSchema, columns: Sequence[str]) -> None:
-        """Raise `InvalidInput` for an option about vectors if none of `columns` holds any."""
-        if any(is_vector_type(schema.plain.field(column).type) for column in columns):
+    def check_for(self, schema: TableSchema, columns: Sequence[str], *added: str) -> None:
+        """Raise `InvalidInput` for an option about vectors if none of `columns` holds any, and if
+        the table has a column of a name that the search adds: `added`, or what Lance ranks by."""
+        types = [schema.plain.field(column).type for column in columns]
+        ranked_by = [DISTANCE if is_vector_type(dtype) else SCORE for dtype in types]
+        for name in (*ranked_by, *added):
+            if name in schema.plain.names:
+                raise InvalidInput(
+                    f"the table has a column {name!r}, and this search adds one of that name;"
+                    f" rename it, as in table.rename_column({name!r}, 'x')"
+                )
+        if DISTANCE in ranked_by:
             return
         for option in ("metric", "nprobes", "refine_factor", "exact", "distance_range"):
             value = getattr(self, option)

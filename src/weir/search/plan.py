@@ -21,6 +21,7 @@ from weir.lake.api import Base
 from weir.lake.filters import filter_columns, is_for_lance
 from weir.lake.index import Dataset, IndexInfo, dataset_indexes, index_of
 from weir.lake.sstable.read import LanceSsTable
+from weir.lazy import Lazy
 from weir.merge.levels import Level, MemLevel, MemView, level_schema
 from weir.merge.merge import Belongs, output_schema
 from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors, PassingVectors
@@ -41,9 +42,8 @@ from weir.search.lance_vectors import (
     LanceVectors,
     VectorQuery,
 )
-from weir.search.lazy import Lazy
 from weir.search.memory import SearchCache
-from weir.search.options import SearchOptions, queries_of
+from weir.search.options import DISTANCE, SCORE, SearchOptions, queries_of
 from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Source, best_of, rows_of
 from weir.search.text import TextStats
 from weir.search.text_query import TextQuery
@@ -77,7 +77,7 @@ class Plan:
     def answered(self, column: str, query: Any) -> pa.Table:
         """The best rows of a query, or of each of a batch; see `Table.search`."""
         asked, is_batch = queries_of(self.schema, column, query)
-        self.options.check_for(self.schema, [column])
+        self.options.check_for(self.schema, [column], *([QUERY_INDEX] if is_batch else []))
         found = [self._answer(column, one) for one in self.compiled(column, asked)]
         if not is_batch:
             return found[0]
@@ -104,9 +104,9 @@ class Plan:
         """The columns of the target of the best rows, with their distances or scores."""
         ranked = self.ranked(column, query)
         best = self._page(ranked)
-        name, values = "_distance", best.values
+        name, values = DISTANCE, best.values
         if isinstance(query, TextQuery):
-            name, values = "_score", -best.values
+            name, values = SCORE, -best.values
         added = pa.field(name, pa.float32())
         column_of_values = pa.array(values.astype(np.float32))
         if not self.target.names:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -20,6 +19,7 @@ from weir.errors import CommitConflict, InvalidInput, SchemaMismatch
 from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.expressions import condition_columns, filter_mask, new_values, when_mask
+from weir.lazy import Lazy
 from weir.log.intake import Intake
 from weir.types import Filter
 
@@ -58,7 +58,7 @@ class FoundRows:
         else:
             self.present = np.array([place is not None for place in places], np.bool_)
 
-    @cached_property
+    @Lazy
     def rows(self) -> pa.Table:
         """The rows, null where there is none; built for verbs that need more than `present`."""
         if isinstance(self._places, range) or self._places == list(range(self._rows.num_rows)):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from weir.errors import InvalidInput, KeyConflict, WeirError
 from weir.format.expiry import Alive
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
+from weir.lazy import Lazy
 from weir.log.intake import Intake
 from weir.log.small_put import Shaped
 from weir.merge.levels import shaped
@@ -57,7 +57,7 @@ class Newest:
         those keys then needs no search."""
         self._aligned = keys
 
-    @cached_property
+    @Lazy
     def _at(self) -> dict[Any, int]:
         """The row index of each key."""
         if not self._rows.num_rows:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal, NamedTuple
 from uuid import UUID
 
 from weir.durations import Duration, check_durations, seconds
 from weir.errors import InvalidInput
+from weir.lazy import Lazy
 from weir.read.survey import ShardSurvey, Survey, last_written, survey
 from weir.records.checkpoints import check_name
 from weir.records.holds import Holds
@@ -193,7 +193,7 @@ class _Look:
     known: Keeping
     seen: Survey
 
-    @cached_property
+    @Lazy
     def now(self) -> float:
         """The store's time, read once."""
         return self.clock()
@@ -246,7 +246,7 @@ class _Look:
             )
         return tuple(told)
 
-    @cached_property
+    @Lazy
     def _held(self) -> list[tuple[ShardSurvey, float]]:
         """Shards with rows that only their writer may flush, and when it last wrote an entry."""
         held = [one for one in self.seen if self._is_held(one)]

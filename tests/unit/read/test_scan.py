@@ -59,6 +59,8 @@ def test_rows_are_sorted_and_the_first_left_out(table: weir.Table) -> None:
     assert [row["id"] for batch in scan for row in batch.to_pylist()] == expected
     assert scan.count() == 4
     assert table.scan(order_by="id").to_table()["id"].to_pylist() == list(range(30))
+    twice = table.scan(["id"], order_by=["v", ("v", "descending")], limit=2)
+    assert twice.to_table() == table.scan(["id"], order_by="v", limit=2).to_table()
 
 
 @pytest.mark.parametrize(("offset", "limit"), [(0, 5), (5, 5), (28, 5), (30, None), (99, 1)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,6 +27,7 @@ from weir.lake.literals import key_filter
 from weir.lake.live_rows import has_dense_deletes, scan_past_deletes
 from weir.lake.schemas import base_schema
 from weir.lake.shared import SharedDataset, as_destination
+from weir.lazy import Lazy
 
 logger = logging.getLogger("weir.lake")
 
@@ -70,17 +70,17 @@ class LanceBase:
         """The version of the base dataset."""
         return self.dataset.version
 
-    @cached_property
+    @Lazy
     def schema(self) -> TableSchema:
         """The table's schema at this version."""
         return base_schema(self.dataset)
 
-    @cached_property
+    @Lazy
     def expire(self) -> Expire | None:
         """When rows expire, by the rule of this version. No request."""
         return expire_of(self.dataset.schema, self._where)
 
-    @cached_property
+    @Lazy
     def compacted(self) -> Mapping[UUID, int]:
         """Per shard the highest generation folded into this version (L-2).
 
@@ -92,12 +92,12 @@ class LanceBase:
             compacted[shard] = max(generation, compacted.get(shard, 0))
         return compacted
 
-    @cached_property
+    @Lazy
     def fold_number(self) -> int:
         """The number of the last fold in this version. No request."""
         return fold_number(self.dataset)
 
-    @cached_property
+    @Lazy
     def load_number(self) -> int:
         """The number of the last load in this version; 0 if there was none. No request."""
         return load_number(self.dataset)
@@ -107,7 +107,7 @@ class LanceBase:
         """Per shard the highest generation marked in the MemWAL index, for native readers."""
         return {} if self.mem_wal is None else self.mem_wal.compacted
 
-    @cached_property
+    @Lazy
     def mem_wal(self) -> MemWalDetails | None:
         """The MemWAL index entry, or None for a plain Lance dataset. One read, once."""
         return self._load_manifest().mem_wal
@@ -163,7 +163,7 @@ class LanceBase:
             )
             yield from scanner.to_batches()
 
-    @cached_property
+    @Lazy
     def _has_dense_deletes(self) -> bool:
         return has_dense_deletes(self.dataset)
 
@@ -188,7 +188,7 @@ class LanceBase:
             max_bytes_per_file=bytes_per_file,
         )
 
-    @cached_property
+    @Lazy
     def rows(self) -> int:
         """Number of live rows, from the manifest alone."""
         return self.count()
@@ -233,7 +233,7 @@ class LanceBase:
         few = len(self._keyed_files) <= _FRAGMENTS_MAX
         return few and lookups * _ROWS_PER_LOOKUP >= self.rows
 
-    @cached_property
+    @Lazy
     def _keyed_files(self) -> list[KeyedFile]:
         return [self._keyed_file(fragment) for fragment in self.dataset.get_fragments()]
 
@@ -297,7 +297,7 @@ class LanceBase:
         """Rows that files of this version hold and that are deleted, from the manifest alone."""
         return sum(f.metadata.num_deletions for f in self.dataset.get_fragments())
 
-    @cached_property
+    @Lazy
     def has_key_index(self) -> bool:
         """True when the first key column has a scalar index: a query then reads little."""
         key = self.schema.primary_key[:1]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 import lance
@@ -28,11 +27,11 @@ from weir.format.schema import (
 )
 from weir.lake.base.view import SCAN_BATCH_ROWS
 from weir.lake.files import Columns, FileLookups, KeyedFile
-from weir.lake.filters import filter_rows
 from weir.lake.lance_errors import lance_errors
 from weir.lake.live_rows import RowRange, scan_past_deletes
 from weir.lake.schemas import with_field_ids
 from weir.lake.shared import SharedDataset
+from weir.lazy import Lazy
 
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
@@ -46,11 +45,11 @@ class _Projection:
     target: pa.Schema
     is_same: bool
 
-    @cached_property
+    @Lazy
     def stored(self) -> Columns:
         return tuple((name, 0) for name in self.source_names)
 
-    @cached_property
+    @Lazy
     def empty(self) -> pa.Table:
         return no_rows(self.target)
 
@@ -111,34 +110,24 @@ class LanceSsTable:
     def __repr__(self) -> str:
         return f"LanceSsTable({self.dataset.uri})"
 
-    @cached_property
+    @Lazy
     def rows(self) -> int:
         """Number of rows a scan gives; from the manifest alone."""
         with lance_errors(f"counting rows of {self.dataset.uri}"):
             return int(self.dataset.count_rows())
 
-    def scan(
-        self, columns: Sequence[str] | None = None, *, filter: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The newest row of each key (all rows without a key), tombstones included."""
-        projection = self.projection(columns)
-        if filter is not None and not self.has_current_names:
-            # The filter names the current columns: bring the rows into that shape first.
-            everything = self.projection(None)
-            rows = pa.Table.from_batches(self._read(everything, None), everything.target)
-            yield from filter_rows(rows, filter, projection.target.names)
-            return
-        yield from self._read(projection, filter)
+        yield from self._read(self.projection(columns))
 
     def part(self, within: RowRange) -> SsTablePart:
         """A range of its rows, counting those that a later row of the SSTable replaces."""
         return SsTablePart(self, within)
 
-    def _read(self, projection: _Projection, filter: str | None) -> Iterator[pa.RecordBatch]:
+    def _read(self, projection: _Projection) -> Iterator[pa.RecordBatch]:
         with lance_errors(f"scanning {self.dataset.uri}"):
             scanner = self.dataset.scanner(
                 columns=projection.source_names,
-                filter=filter,
                 batch_size=SCAN_BATCH_ROWS,
                 scan_in_order=True,
             )
@@ -163,7 +152,7 @@ class LanceSsTable:
         names = self._all_columns if columns is None else columns
         return (*(name for name in names if name != TOMBSTONE), TOMBSTONE)
 
-    @cached_property
+    @Lazy
     def _file(self) -> KeyedFile:
         return KeyedFile(
             self._path,
@@ -177,7 +166,7 @@ class LanceSsTable:
 
     def _read_keys(self) -> pa.Table:
         projection = self._projection(tuple(self.schema.primary_key))
-        return pa.Table.from_batches(self._read(projection, None), projection.target)
+        return pa.Table.from_batches(self._read(projection), projection.target)
 
     def _fragment(self) -> lance.LanceFragment:
         fragments = self.dataset.get_fragments()
@@ -185,15 +174,15 @@ class LanceSsTable:
             raise ValueError(f"an SSTable has one fragment, this one has {len(fragments)}")
         return fragments[0]
 
-    @cached_property
+    @Lazy
     def _all_columns(self) -> list[str]:
         return list(self.schema.arrow.names)
 
-    @cached_property
+    @Lazy
     def _source(self) -> pa.Schema:
         return with_field_ids(self.dataset)
 
-    @cached_property
+    @Lazy
     def has_current_names(self) -> bool:
         """True when every current column is here, under its current name and with its id."""
         target = self.schema.wal

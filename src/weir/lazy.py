@@ -10,8 +10,9 @@ T = TypeVar("T")
 
 class Lazy(Generic[T]):
     """`functools.cached_property` without its lock, which until Python 3.12 is one for all objects
-    of the class. With it, levels searched concurrently would wait for each other, and deadlock if
-    one of them also waits for another lock. Two threads at once compute the value twice.
+    of the class. With it, a table whose store hangs would keep every other table waiting, and
+    levels that are searched concurrently would wait for each other, and deadlock if one of them
+    also waits for another lock. Two threads at once compute the value twice.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
