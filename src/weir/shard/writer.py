@@ -502,7 +502,8 @@ class ShardWriter:
         return self._readable("scan").scan(columns, bind_filter(filter, params))
 
     def get(self, keys: Keys, columns: Sequence[str] | None = None) -> pa.Table:
-        """The newest rows of those keys; one in the MemTable costs microseconds, no request."""
+        """The newest rows of those keys. One listing of the base, which has the columns and the
+        expiry rule of now; rows in the MemTable cost microseconds more."""
         return self._readable("get").get(keys, columns)
 
     def search(
