@@ -3,6 +3,7 @@ leaving nothing behind (M-6, F-16)."""
 
 import asyncio
 import datetime as dt
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import weir
 from tests.support.moments import make
 from tests.support.one_shard import open_writer, rows_on_store, site_on
 from tests.support.threads import Caller
+from weir import aio
 from weir.config import WriterConfig
 from weir.env import Env, SystemThreads, Thread
 from weir.errors import InvalidInput, WriterClosed
@@ -282,3 +284,33 @@ def test_f16_a_put_without_room_flushes_by_itself_beside_a_commit_thread(wait: b
         Caller(lambda key=key: writer.put([row(key)], wait=wait)).result()  # type: ignore[misc]
     writer.close()
     assert sorted(rows_on_store(writer.site)) == list(range(4))
+
+
+def test_m6_tasks_that_stop_waiting_for_a_receipt_leave_nothing_behind(tmp_path: Any) -> None:
+    """Each left a future and a callback, for as long as the store was silent."""
+    faulty = FaultyStores()
+    make(tmp_path / "t", 1)
+
+    async def run() -> None:
+        table = await aio.open(str(tmp_path / "t"), env=faulty.env)
+        async with table.writer() as writer:
+            await writer.put({"id": 0, "v": "x"})
+            gate = faulty.at(table.uri).on("put_if_absent", "*/wal/*").pause()
+            receipt = await writer.put({"id": 1, "v": "x"}, wait=False)
+            before = futures_held()
+            for _ in range(50):
+                waiting = asyncio.create_task(writer.settled(receipt))
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            left = futures_held() - before
+            gate.release()
+            assert (await writer.settled(receipt)).done
+            assert left < 10
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def futures_held() -> int:
+    gc.collect()
+    return sum(type(held) is asyncio.Future for held in gc.get_objects())

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby, takewhile
@@ -192,6 +193,19 @@ class Committer:
                 ack.call_when_done(callback)
             return not ack.done
 
+    def add_future(self, ack: Ack, future: Future[None]) -> bool:
+        """Complete `future` when the ack is done; False when it is done already."""
+        self._require_home(ack)
+        with self._state.lock:
+            if not ack.done:
+                waiting = [
+                    one
+                    for one in ack.futures or ()
+                    if not one.done()  # guard: M-6 test_waiters
+                ]
+                ack.futures = [*waiting, future]
+            return not ack.done
+
     def _require_home(self, ack: Ack) -> None:
         """Raise in a forked child, unless the outcome was known before: nobody there finishes it,
         and a lock of the parent's may be taken for ever."""
@@ -284,13 +298,17 @@ class Committer:
         if deadline is not None:
             self._state.is_urgent = True
         self._hurry()
-        if self._pass(ack, deadline):
-            return
+        if not self._pass(ack, deadline):
+            self._give_up(ack)
+            # Now: the caller may change its rows, reads them (M-1), is told of errors.
+            self.book()
+
+    def _give_up(self, ack: Ack) -> None:
+        """The time of a caller is up: raise `Backpressure` if nothing of its put was accepted."""
         with self._state.lock:
-            withdrawn = self._state.withdraw(ack)
-        if withdrawn:
+            is_withdrawn = self._state.withdraw(ack)
+        if is_withdrawn:
             raise self._no_room(ack)
-        self.book()  # now: the caller may change its rows, reads them (M-1), is told of errors
 
     def interrupted(self, ack: Ack, interrupt: BaseException) -> None:
         """A caller stops waiting because it was interrupted, or its task was cancelled; what it
@@ -319,25 +337,26 @@ class Committer:
         with self._state.lock:
             return self._state.withdraw(ack)
 
-    def _pass(self, ack: Ack, deadline: float | None) -> bool:
-        """Wait until `ack` is done; False when the deadline passed."""
-        while not ack.done:
+    def _pass(self, ack: Ack, deadline: float | None, *, for_room: bool = False) -> bool:
+        """Wait until `ack` is done or, `for_room`, accepted; False when the deadline passed."""
+
+        def is_over() -> bool:
+            return ack.done or (for_room and ack.is_accepted)
+
+        while not is_over():
             if self._state.has_no_threads:
-                self._commit_here(ack)
+                (self._make_room if for_room else self._commit_here)(ack)
                 continue
-            gate = ack.gate
-            if gate is None:
-                return ack.done
-            left = seconds_until(deadline, self._env.clock)
-            if not ack.pass_gate(gate, left) and not ack.done:
-                return False
+            gate, left = ack.gate, seconds_until(deadline, self._env.clock)
+            if gate is None or not ack.pass_gate(gate, left):
+                return is_over()
         return True
 
     def _accept(self, ack: Ack, deadline: float | None) -> None:
         """Return when the rows of a put that nobody waits for are accepted and visible (M-1)."""
         state = self._state
-        if not ack.is_accepted and not ack.done:
-            self._await_room(ack, deadline)
+        if not self._pass(ack, deadline, for_room=True):
+            self._give_up(ack)
         self.book()
         config = state.config
         if (
@@ -347,20 +366,6 @@ class Committer:
             or state.is_room_wanted
         ) and not (self._is_awake or self._call()):
             self._commit_here(ack)
-
-    def _await_room(self, ack: Ack, deadline: float | None) -> None:
-        while not ack.is_accepted and not ack.done:
-            if self._state.has_no_threads:
-                self._make_room(ack)
-                continue
-            gate = ack.gate
-            if gate is None:
-                continue  # accepted in this moment
-            left = seconds_until(deadline, self._env.clock)
-            if not ack.pass_gate(gate, left):
-                with self._state.lock:
-                    if self._state.withdraw(ack):
-                        raise self._no_room(ack)
 
     def _no_room(self, ack: Ack) -> Backpressure:
         state = self._state
@@ -572,7 +577,7 @@ class Committer:
                 sent = slot is not None and slot.entry is not None and slot.entry.sent
                 ours = error if isinstance(error, WeirError) else internal(error)
                 done = state.end(ours, sent=sent)
-        told = [ack for ack in done if ack.callbacks or ack.future is not None]
+        told = [ack for ack in done if ack.callbacks or ack.futures]
         if told:
             self._finished.append(told)
         return done
