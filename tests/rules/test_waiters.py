@@ -14,11 +14,12 @@ import pytest
 import weir
 from tests.support.moments import make
 from tests.support.one_shard import open_writer, rows_on_store, site_on
-from tests.support.threads import Caller
+from tests.support.threads import Caller, until
 from weir import aio
 from weir.config import WriterConfig
 from weir.env import Env, SystemThreads, Thread
 from weir.errors import InvalidInput, WriterClosed
+from weir.shard import turns
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
 from weir.store.memory import MemoryStore
@@ -240,6 +241,26 @@ def test_m8_a_flush_of_the_log_waits_no_longer_than_its_timeout(tmp_path: Any, s
     writer.flush_wal(60)
     assert buffered.done
     writer.close()
+
+
+def test_m6_a_table_of_many_shards_keeps_few_threads(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its shards kept one for each of its jobs, for as long as there were puts."""
+    monkeypatch.setattr(turns, "IDLE_SECONDS", 3600.0)
+    monkeypatch.setattr(turns, "THREADS_KEPT", 4)
+    with make(tmp_path / "t", 24).writer() as writer:
+        for first in (0, 1000):
+            writer.put([{"id": first + key, "v": "x"} for key in range(400)])
+            writer.flush()
+            until(lambda: len(threads_of(writer)) <= 4)
+        assert len(writer.shard_writers()) == 24
+
+
+def threads_of(writer: weir.TableWriter) -> list[str]:
+    ids = [str(shard) for shard in writer.shard_writers()]
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if any(shard in name for shard in ids)]
 
 
 def test_m6_a_row_buffered_beside_a_lone_put_is_written_in_time() -> None:

@@ -65,9 +65,6 @@ logger = logging.getLogger("weir.shard")
 GATHER_SECONDS: Final = 0.05
 """How long the commit thread waits for the putters it woke. They wake each other, so a thread that
 was interrupted may have woken nobody: then all are woken at once."""
-IDLE_SECONDS: Final = 5.0
-"""How long the commit thread waits for work before it ends. While puts wait for room it waits
-without a limit: `WriterState` rings when there is room, and when they have left."""
 
 
 class Committer:
@@ -783,7 +780,9 @@ class Committer:
             self._thread, self._is_awake, self._is_timed = None, False, False
 
     def _await_work(self) -> bool:
-        """Wait until there is an entry to write; False when the thread should end."""
+        """Wait until there is an entry to write; False when the thread should end. While puts wait
+        for room it waits without a limit: `WriterState` rings when there is room, and when they
+        have left."""
         state, is_idle = self._state, False
         while True:
             self._is_awake = True
@@ -802,7 +801,7 @@ class Committer:
                         self._thread = None
                     state.bell.ring()  # an interrupt may have left a second thread
                     return False
-            was_rung = state.bell.wait(IDLE_SECONDS if is_unneeded else delay)
+            was_rung = state.bell.wait(state.crowd.idle_seconds if is_unneeded else delay)
             is_idle = is_unneeded and not was_rung
 
     def _delay(self) -> float | None:

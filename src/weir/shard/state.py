@@ -24,6 +24,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -137,7 +138,8 @@ class WriterState:
 
         From then on callers that put, flush or close do that work.
         """
-        thread = None if self.has_no_threads else self.env.threads.start(run, name=name)
+        counted = partial(self.crowd.run_counted, run)
+        thread = None if self.has_no_threads else self.env.threads.start(counted, name=name)
         if thread is None and not self.has_no_threads:
             self.has_no_threads = True
             logger.warning("writer.alone %s: no thread for background work", self.label)
