@@ -4,6 +4,7 @@ leaving nothing behind (M-6, F-16)."""
 import asyncio
 import datetime as dt
 import gc
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -287,6 +288,40 @@ def test_m6_a_task_that_waits_for_buffered_rows_has_them_written_now() -> None:
     for key in range(2):
         asyncio.run(asyncio.wait_for(writer.aput([row(key)]), 60))
     writer.close()
+
+
+@pytest.mark.parametrize("by_task", [False, True])
+def test_m6_who_waits_for_rows_that_had_to_wait_for_room_has_them_written_now(
+    by_task: bool,
+) -> None:
+    """That somebody waits was forgotten with the entry that made room: an hour, with this limit."""
+    faults = FaultStore(MemoryStore())
+    config = WriterConfig(
+        durable_write=False,
+        max_wal_flush_interval=3600,
+        max_unflushed_memtable_bytes=20_000,
+        max_wal_buffer_size=20_000,
+        enable_memtable=False,
+    )
+    writer = open_writer(site_on(faults), config)
+    gate = faults.on("put_if_absent", "*/wal/*").pause()
+    keys = itertools.count(1)
+    writer.put([row(0)])
+    one = writer._state.held_bytes
+    while not writer._state.is_full(one):
+        writer.put([row(next(keys))])
+
+    def put() -> Any:
+        last = [row(next(keys))]
+        return asyncio.run(writer.aput(last)) if by_task else writer.put(last, wait=True)
+
+    last = Caller(put)
+    gate.wait_reached()
+    until(lambda: writer._state.room)
+    gate.release()
+    assert last.result().done
+    writer.close()
+    assert sorted(rows_on_store(writer.site)) == list(range(next(keys)))
 
 
 class NoFlushThread(SystemThreads):
