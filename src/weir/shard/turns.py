@@ -109,9 +109,9 @@ class WaiterGroup:
     @property
     def idle_seconds(self) -> float:
         """How long a thread that has no work waits for it."""
-        return (
-            IDLE_SECONDS if self._threads_run <= THREADS_KEPT else 0.0
-        )  # guard: M-6 always test_waiters
+        if self._threads_run > THREADS_KEPT:  # guard: M-6 test_waiters
+            return 0.0
+        return IDLE_SECONDS
 
     def begin_turn(self, nbytes: int, *, is_urgent: bool) -> bool:
         """Wait for a turn to write an entry of that size; True if there is one to end.
