@@ -337,12 +337,13 @@ class TableWriter:
         `weir.ShardWriter.put`.
         """
         if when is not None or params is not None:
-            put = functools.partial(self.sync.put, when=when, params=params, timeout=timeout)
-            return await self._run(functools.partial(put, data))
+            decide = functools.partial(self.sync.put, when=when, params=params, timeout=timeout)
+            return await self._run(functools.partial(decide, data))
         waits = self._waits if wait is None else wait
         if waits and self._waits and timeout is None:
             return await self.sync.aput(data)
-        return await self._accepted(self.sync.put, data, waits=waits, timeout=timeout)
+        put = functools.partial(self.sync.put, wait=waits, timeout=timeout)
+        return await self._run(functools.partial(put, data))
 
     async def delete(
         self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None
@@ -351,21 +352,8 @@ class TableWriter:
         waits = self._waits if wait is None else wait
         if waits and self._waits and timeout is None:
             return await self.sync.adelete(keys)
-        return await self._accepted(self.sync.delete, keys, waits=waits, timeout=timeout)
-
-    async def _accepted(
-        self,
-        write: Callable[..., Receipt],
-        data: Rows | Keys,
-        *,
-        waits: bool,
-        timeout: float | None,
-    ) -> Receipt:
-        put = functools.partial(write, data, wait=False, timeout=timeout)
-        receipt = await self._run(put)
-        if waits:
-            await self._run(functools.partial(receipt.wait, timeout))
-        return receipt
+        delete = functools.partial(self.sync.delete, wait=waits, timeout=timeout)
+        return await self._run(functools.partial(delete, keys))
 
     async def _run(self, call: Callable[[], T]) -> T:
         """Run a call in a thread. What it raises after its task was cancelled is not lost: the next

@@ -223,8 +223,8 @@ def cases(verb: str = "") -> Iterator[Case]:
             for memtable in (True, False):
                 if each.needs_memtable and not memtable:
                     continue
-                if each.name in ("get", "scan", "late_flush", "decide_once") and sharded:
-                    continue  # a table's writer has none, and its flush has no timeout
+                if each.name in ("get", "scan", "decide_once") and sharded:
+                    continue  # a table's writer has none
                 for beside in (False, True):
                     case = Case(each, sharded, memtable, beside)
                     if not verb or chosen & {each.name, case.name}:

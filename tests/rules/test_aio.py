@@ -5,6 +5,7 @@ import asyncio
 import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -12,8 +13,11 @@ import pytest
 import weir
 from tests.support.loops import BlockedLoop, refuse_in_loops
 from weir import aio
+from weir.env import SYSTEM, SystemClock
 from weir.errors import InvalidInput, SchemaMismatch, WriterClosed
 from weir.read.scan import Scan
+from weir.shard.ack import Ack
+from weir.shard.state import WriterState
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
@@ -455,3 +459,36 @@ def test_a_put_that_need_not_be_durable_returns_when_it_is_accepted(tmp_path):
         assert set(await read(table)) == {1, 2}
 
     asyncio.run(run())
+
+
+def test_m7_waiting_for_room_and_for_the_log_share_a_timeout(tmp_path, monkeypatch):
+    """Each had all of it: a put with a timeout could take twice as long."""
+
+    class Clock(SystemClock):
+        ahead = 0.0
+
+        def boottime(self):
+            return super().boottime() + self.ahead
+
+    clock, waits = Clock(), []
+    submit, pass_gate = WriterState.submit, Ack.pass_gate
+
+    def submit_late(state, ack):
+        clock.ahead += 600
+        submit(state, ack)
+
+    def noted(ack, gate, timeout):
+        waits.append(timeout)
+        return pass_gate(ack, gate, timeout)
+
+    async def run():
+        env = replace(SYSTEM, clock=clock)
+        table = await aio.create(str(tmp_path / "t"), SCHEMA, primary_key="id", env=env)
+        async with table.writer() as writer:
+            await writer.put(row(0))
+            monkeypatch.setattr(WriterState, "submit", submit_late)
+            monkeypatch.setattr(Ack, "pass_gate", noted)
+            await writer.put(row(1), timeout=1000)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert max(waits) <= 400

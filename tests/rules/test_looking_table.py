@@ -12,6 +12,7 @@ import pytest
 import weir
 from weir import aio
 from weir.env import Env
+from weir.routing.guard import known_rivals
 
 SCHEMA = pa.schema(
     [pa.field("k", pa.int64()), pa.field("n", pa.int64()), pa.field("s", pa.string())]
@@ -90,7 +91,8 @@ def test_c11_the_first_look_of_a_writer_follows_a_reshard_by_another_process(
             case _:
                 told = writer.put([old, new], when="current IS NULL")
     assert told.inserted == 1
-    assert not table.core.rivals  # a routing that it did not know made none of the new shards one
+    # A routing that it did not know made none of the new shards one.
+    assert not known_rivals(table.core)
     assert have(table)[3] == (5 if form == "update" else 0, "a")
     assert have(table)[4] == (1, "b")
 

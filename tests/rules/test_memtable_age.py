@@ -16,8 +16,7 @@ from weir.config import WriterConfig
 from weir.errors import InvalidInput, StoreError
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.shard.flush import IDLE_SECONDS
-from weir.shard.turns import WaiterGroup
+from weir.shard.turns import IDLE_SECONDS, WaiterGroup
 from weir.shard.writer import ShardWriter
 from weir.store.memory import MemoryStore
 

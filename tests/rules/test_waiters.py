@@ -3,6 +3,8 @@ leaving nothing behind (M-6, F-16)."""
 
 import asyncio
 import datetime as dt
+import gc
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +15,12 @@ import pytest
 import weir
 from tests.support.moments import make
 from tests.support.one_shard import open_writer, rows_on_store, site_on
-from tests.support.threads import Caller
+from tests.support.threads import Caller, until
+from weir import aio
 from weir.config import WriterConfig
 from weir.env import Env, SystemThreads, Thread
 from weir.errors import InvalidInput, WriterClosed
+from weir.shard import turns
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
 from weir.store.memory import MemoryStore
@@ -240,6 +244,26 @@ def test_m8_a_flush_of_the_log_waits_no_longer_than_its_timeout(tmp_path: Any, s
     writer.close()
 
 
+def test_m6_a_table_of_many_shards_keeps_few_threads(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its shards kept one for each of its jobs, for as long as there were puts."""
+    monkeypatch.setattr(turns, "IDLE_SECONDS", 3600.0)
+    monkeypatch.setattr(turns, "THREADS_KEPT", 4)
+    with make(tmp_path / "t", 24).writer() as writer:
+        for first in (0, 1000):
+            writer.put([{"id": first + key, "v": "x"} for key in range(400)])
+            writer.flush()
+            until(lambda: len(threads_of(writer)) <= 4)
+        assert len(writer.shard_writers()) == 24
+
+
+def threads_of(writer: weir.TableWriter) -> list[str]:
+    ids = [str(shard) for shard in writer.shard_writers()]
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if any(shard in name for shard in ids)]
+
+
 def test_m6_a_row_buffered_beside_a_lone_put_is_written_in_time() -> None:
     """Its put starts no commit thread for the one that commits by itself."""
     faults = FaultStore(MemoryStore())
@@ -266,6 +290,40 @@ def test_m6_a_task_that_waits_for_buffered_rows_has_them_written_now() -> None:
     writer.close()
 
 
+@pytest.mark.parametrize("by_task", [False, True])
+def test_m6_who_waits_for_rows_that_had_to_wait_for_room_has_them_written_now(
+    by_task: bool,
+) -> None:
+    """That somebody waits was forgotten with the entry that made room: an hour, with this limit."""
+    faults = FaultStore(MemoryStore())
+    config = WriterConfig(
+        durable_write=False,
+        max_wal_flush_interval=3600,
+        max_unflushed_memtable_bytes=20_000,
+        max_wal_buffer_size=20_000,
+        enable_memtable=False,
+    )
+    writer = open_writer(site_on(faults), config)
+    gate = faults.on("put_if_absent", "*/wal/*").pause()
+    keys = itertools.count(1)
+    writer.put([row(0)])
+    one = writer._state.held_bytes
+    while not writer._state.is_full(one):
+        writer.put([row(next(keys))])
+
+    def put() -> Any:
+        last = [row(next(keys))]
+        return asyncio.run(writer.aput(last)) if by_task else writer.put(last, wait=True)
+
+    last = Caller(put)
+    gate.wait_reached()
+    until(lambda: writer._state.room)
+    gate.release()
+    assert last.result().done
+    writer.close()
+    assert sorted(rows_on_store(writer.site)) == list(range(next(keys)))
+
+
 class NoFlushThread(SystemThreads):
     """The process reaches its limit of threads when a flush thread is to be started."""
 
@@ -282,3 +340,33 @@ def test_f16_a_put_without_room_flushes_by_itself_beside_a_commit_thread(wait: b
         Caller(lambda key=key: writer.put([row(key)], wait=wait)).result()  # type: ignore[misc]
     writer.close()
     assert sorted(rows_on_store(writer.site)) == list(range(4))
+
+
+def test_m6_tasks_that_stop_waiting_for_a_receipt_leave_nothing_behind(tmp_path: Any) -> None:
+    """Each left a future and a callback, for as long as the store was silent."""
+    faulty = FaultyStores()
+    make(tmp_path / "t", 1)
+
+    async def run() -> None:
+        table = await aio.open(str(tmp_path / "t"), env=faulty.env)
+        async with table.writer() as writer:
+            await writer.put({"id": 0, "v": "x"})
+            gate = faulty.at(table.uri).on("put_if_absent", "*/wal/*").pause()
+            receipt = await writer.put({"id": 1, "v": "x"}, wait=False)
+            before = futures_held()
+            for _ in range(50):
+                waiting = asyncio.create_task(writer.settled(receipt))
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            left = futures_held() - before
+            gate.release()
+            assert (await writer.settled(receipt)).done
+            assert left < 10
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def futures_held() -> int:
+    gc.collect()
+    return sum(type(held) is asyncio.Future for held in gc.get_objects())

@@ -34,7 +34,7 @@ from weir.records import codec
 from weir.records.cut import ShardCut
 from weir.records.statements import Share, StatementRecords, is_open_mark
 from weir.routing.core import Core
-from weir.routing.guard import find_rivals
+from weir.routing.guard import find_rivals, known_rivals
 from weir.types import Position, Version
 
 Freshness = Literal["base", "flushed", "durable"]
@@ -309,15 +309,15 @@ def _snapshot(
 
     A rival's rows come after those of the routing (X-3).
     """
-    ordered = tuple(cuts)
-    if core.rivals or any(cut.sealed for cut in cuts):
-        ordered = tuple(sorted(cuts, key=lambda cut: (cut.sealed, cut.shard in core.rivals)))
+    ordered, rivals = tuple(cuts), known_rivals(core)
+    if rivals or any(cut.sealed for cut in cuts):
+        ordered = tuple(sorted(cuts, key=lambda cut: (cut.sealed, cut.shard in rivals)))
     # An identity sharding lists no shards; those that overlap its own are rivals.
     listed = core.routed(()) if core.record.routing else None
     overlapping = frozenset(
         cut.shard
         for cut in cuts
-        if cut.shard in core.rivals or (listed is not None and cut.shard not in listed)
+        if cut.shard in rivals or (listed is not None and cut.shard not in listed)
     )
     return Snapshot(base_version, freshness, ordered, at, overlapping=overlapping)
 

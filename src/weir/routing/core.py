@@ -89,17 +89,11 @@ class Core:
     registered_writers: dict[UUID, ShardWriter] = field(default_factory=dict, repr=False)
     """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
     _opening: dict[UUID, Lock] = field(default_factory=dict, init=False, repr=False)
-    sealed_tokens: dict[tuple[UUID, str], int] = field(default_factory=dict, repr=False)
-    """The highest batch number of an application in a shard of a former routing (P-6)."""
     before_writing: Callable[[Core], TableSchema] | None = field(default=None, repr=False)
     """Checks that the first writer makes because of other programs (X-1, X-3, L-8); returns the
     schema it writes with. The table sets it, upkeep does not."""
     _values: dict[UUID, tuple[Value]] = field(default_factory=dict, init=False, repr=False)
     """The values of identity shards whose manifests do not name one."""
-    rivals: dict[UUID, Value] = field(default_factory=dict, init=False, repr=False)
-    """Shards outside the routing that were found to take rows of it, with the value (X-3)."""
-    known_non_rivals: set[UUID] = field(default_factory=set, init=False, repr=False)
-    """Shards outside the routing's list that were found to be no rivals, and cannot become one."""
     is_replaced: bool = field(default=False, init=False, repr=False)
     """True once another table was found at this place; every later call is refused (C-16)."""
     tails: LogCache = field(init=False, repr=False)
@@ -268,6 +262,11 @@ class Core:
             if known.has_ended and not known.has_rows_left:
                 self.registered_writers.pop(other, None)
         self.registered_writers[shard] = writer
+
+    def unregister(self, shard: UUID, writer: ShardWriter) -> None:
+        """Forget that writer, unless the handle has opened another of the shard since."""
+        if self.registered_writers.get(shard) is writer:  # guard: M-6 test_waiters
+            self.registered_writers.pop(shard, None)
 
     def live_writer(self, shard: UUID) -> ShardWriter | None:
         """The writer of that shard in this handle, until it has ended."""

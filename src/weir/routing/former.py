@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from weir.env import Env
 from weir.format import paths
 from weir.format.manifest import Status
 from weir.format.sharding import Router, Sharding, shard_id
@@ -19,6 +20,15 @@ from weir.routing.core import CONCURRENCY, Core
 from weir.shard.tokens import Tokens
 
 _KNOWN_MAX: Final = 10_000
+
+
+class SealedTokens:
+    """What a handle has read of the sealed shards: it never changes."""
+
+    def __init__(self, env: Env) -> None:
+        """Use `Core.attached`."""
+        self.highest: dict[tuple[UUID, str], int] = {}
+        """The highest batch number of an application in a shard; -1 if there is none."""
 
 
 class FormerShards:
@@ -83,7 +93,7 @@ def _unapplied(
 
 
 def _highest(core: Core, shard: UUID, app: str) -> int:
-    known = core.sealed_tokens
+    known = core.attached.of(SealedTokens).highest
     if (shard, app) not in known:
         if len(known) >= _KNOWN_MAX:
             known.clear()

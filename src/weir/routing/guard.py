@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from weir.env import Env
 from weir.errors import InvalidInput
 from weir.format.manifest import ShardManifest, Status
 from weir.format.sharding import (
@@ -51,17 +52,32 @@ class Rival:
         )
 
 
+class SeenShards:
+    """What a handle has found out about shards that its record does not explain."""
+
+    def __init__(self, env: Env) -> None:
+        """Use `known_rivals`."""
+        self.rivals: dict[UUID, Value] = {}
+        self.no_rivals: set[UUID] = set()
+        """Those that are none, and cannot become one."""
+
+
+def known_rivals(core: Core) -> dict[UUID, Value]:
+    """The rivals that this handle has seen, with the value whose rows each takes. No request."""
+    return core.attached.of(SeenShards).rivals
+
+
 def find_rivals(core: Core, manifests: Iterable[ShardManifest | None]) -> list[Rival]:
     """The rivals among those shards; warns of each once. No request for shards that name their
     value; for others a few requests, once."""
-    found = []
+    found, known = [], known_rivals(core)
     for manifest in manifests:
         rival = None if manifest is None else _rival(core, manifest)
         if rival is None:
             continue
         found.append(rival)
-        if rival.shard not in core.rivals:
-            core.rivals[rival.shard] = rival.value
+        if rival.shard not in known:
+            known[rival.shard] = rival.value
             logger.warning("shard.rival table=%s: %s", core.uri, rival)
     return found
 
@@ -78,7 +94,8 @@ def look_for_rivals(core: Core) -> None:
     for version, sharding in record.former:
         if not isinstance(sharding, Identity):  # all sealed before the record changed (C-11)
             known |= {shard_id(sharding, v, version) for v in values_of(sharding)}
-    strange = [s for s in core.shard_ids() if s not in known and s not in core.known_non_rivals]
+    no_rivals = core.attached.of(SeenShards).no_rivals
+    strange = [s for s in core.shard_ids() if s not in known and s not in no_rivals]
     by_identity = isinstance(record.sharding, Identity)
     if by_identity and len(strange) > IDENTITY_CHECKS_MAX:
         return
@@ -91,7 +108,7 @@ def look_for_rivals(core: Core) -> None:
             continue
         # The value of a shard never changes once its manifest names it.
         if manifest.status is Status.SEALED or (by_identity and manifest.field_entries):
-            core.known_non_rivals.add(manifest.shard_id)
+            no_rivals.add(manifest.shard_id)
 
 
 def _rival(core: Core, manifest: ShardManifest) -> Rival | None:
@@ -152,7 +169,8 @@ def require_no_rival(core: Core, shard: UUID, value: Value) -> None:
     Checks the rivals that this handle has seen and, where LanceDB's id for the value is not the
     shard's own, whether a shard with that id exists.
     """
-    known = [rival for rival, of in core.rivals.items() if of == value and type(of) is type(value)]
+    seen = known_rivals(core).items()
+    known = [rival for rival, of in seen if of == value and type(of) is type(value)]
     named = _lancedb_id(core, value)
     # guard: X-3 test_shared_tables
     if core.record.primary_key and named not in (None, shard, *known):

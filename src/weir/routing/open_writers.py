@@ -157,8 +157,8 @@ class OpenWriters:
             return
         if writer.has_rows_left:  # F-16: before it is forgotten, as an interrupt may come between
             self.given_up[shard] = writer
-        elif self.core.registered_writers.get(shard) is writer:  # guard: M-6 test_waiters
-            self.core.registered_writers.pop(shard, None)
+        else:
+            self.core.unregister(shard, writer)
         with self._lock:
             if writer.fenced and not is_moved:
                 self._fenced[shard] = None

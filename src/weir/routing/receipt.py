@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from uuid import UUID
@@ -12,7 +10,7 @@ from weir.durations import deadline_after, seconds_until
 from weir.errors import WeirError
 from weir.routing.fan_out import Outcomes
 from weir.routing.open_writers import OpenWriters
-from weir.shard.ack import Ack, finish_all
+from weir.shard.ack import Ack, await_done
 from weir.types import Position
 
 
@@ -97,16 +95,13 @@ class Receipt:
 
     async def settle(self) -> None:
         """`wait` for a task of a writer that writes its log at once; blocks no event loop."""
-        loop = asyncio.get_running_loop()
         held: list[Ack] = []
         try:
             for _, ack in self._acks:
                 ack.callers += 1  # F-16: no call between this and the next line
                 held.append(ack)
             for _, ack in self._acks:
-                done: asyncio.Future[None] = loop.create_future()
-                ack.add_done_callback(partial(_wake, done))
-                await done
+                await await_done(ack)
         except BaseException:
             for ack in held:
                 ack.callers -= 1  # cancelled: closing the writer reports the rows
@@ -138,8 +133,3 @@ def _at_last(acks: Sequence[tuple[UUID, Ack]]) -> Iterator[tuple[UUID, Ack]]:
             yield shard, ack
         else:
             yield from _at_last(moved)
-
-
-def _wake(done: asyncio.Future[None], _: Ack) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop was closed: no task is left to wake
-        done.get_loop().call_soon_threadsafe(finish_all, [done])

@@ -92,7 +92,7 @@ class Ack:
         "decision",
         "done",
         "enqueued_at",
-        "future",
+        "futures",
         "gate",
         "generation",
         "heirs",
@@ -139,8 +139,8 @@ class Ack:
         """What the thread that waits here releases as soon as it runs: the gate of the next one, or
         that of the committing thread."""
         self.callbacks: list[DoneCallback] | None = None
-        self.future: asyncio.Future[None] | None = None
-        """Awaited by a task; carries no result, the outcome is in the ack."""
+        self.futures: list[asyncio.Future[None]] | None = None
+        """Awaited by tasks; they carry no result, the outcome is in the ack."""
         self.rows = rows
         self.nbytes = nbytes
         self.tokens: tuple[tuple[str, int], ...] = ()
@@ -269,6 +269,14 @@ def see_through(ack: Ack, timeout: float | None = None) -> bool:
     return ack.done or committer is None or committer.watch(ack, timeout)
 
 
+async def await_done(ack: Ack) -> None:
+    """`see_through` for a task, without a limit; blocks no event loop."""
+    if ack.committer is not None and not ack.done:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if ack.committer.add_future(ack, done):
+            await done
+
+
 def take_back(ack: Ack) -> bool:
     """Take back a put whose call is over, wherever it ended; False if it was accepted, and goes on
     or is done."""
@@ -314,8 +322,7 @@ def _wake_tasks(acks: Sequence[Ack]) -> None:
     """Wake the waiting tasks, with one call into each event loop for all of its tasks."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for ack in acks:
-        future = ack.future
-        if future is not None:
+        for future in ack.futures or ():
             loop = future.get_loop()
             futures = loops.get(loop)
             if futures is None:
@@ -324,10 +331,10 @@ def _wake_tasks(acks: Sequence[Ack]) -> None:
     for loop, futures in loops.items():
         # guard: F-16
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits in it
-            loop.call_soon_threadsafe(finish_all, futures)
+            loop.call_soon_threadsafe(_finish_all, futures)
 
 
-def finish_all(futures: Sequence[asyncio.Future[None]]) -> None:
+def _finish_all(futures: Sequence[asyncio.Future[None]]) -> None:
     """Complete the futures; a cancelled one is done already."""
     for future in futures:
         if not future.done():

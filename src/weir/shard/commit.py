@@ -26,11 +26,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby, takewhile
 from threading import get_ident
-from typing import Final
 
 from weir.durations import deadline_after, seconds_until
 from weir.env import Lock, Thread
@@ -61,10 +61,6 @@ from weir.shard.turns import GATHER_SECONDS
 from weir.types import Position
 
 logger = logging.getLogger("weir.shard")
-
-IDLE_SECONDS: Final = 5.0
-"""How long the commit thread waits for work before it ends. While puts wait for room it waits
-without a limit: `WriterState` rings when there is room, and when they have left."""
 
 
 class Committer:
@@ -184,7 +180,8 @@ class Committer:
             state.submit(ack)
         if not ack.is_accepted:
             self._make_room(ack)
-        if ack.is_accepted and not self._hurry():  # guard: F-16 test_process
+        is_called = self._hurry()
+        if ack.is_accepted and not is_called:  # guard: F-16 test_process
             self._commit_here(ack)
 
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
@@ -204,6 +201,19 @@ class Committer:
         with self._state.lock:
             if not ack.done:
                 ack.call_when_done(callback)
+            return not ack.done
+
+    def add_future(self, ack: Ack, future: Future[None]) -> bool:
+        """Complete `future` when the ack is done; False when it is done already."""
+        self._require_home(ack)
+        with self._state.lock:
+            if not ack.done:
+                waiting = [
+                    one
+                    for one in ack.futures or ()
+                    if not one.done()  # guard: M-6 test_waiters
+                ]
+                ack.futures = [*waiting, future]
             return not ack.done
 
     def _require_home(self, ack: Ack) -> None:
@@ -298,13 +308,17 @@ class Committer:
         if deadline is not None:
             self._state.is_urgent = True
         self._hurry()
-        if self._pass(ack, deadline):
-            return
+        if not self._pass(ack, deadline):
+            self._give_up(ack)
+            # Now: the caller may change its rows, reads them (M-1), is told of errors.
+            self.book()
+
+    def _give_up(self, ack: Ack) -> None:
+        """The time of a caller is up: raise `Backpressure` if nothing of its put was accepted."""
         with self._state.lock:
-            withdrawn = self._state.withdraw(ack)
-        if withdrawn:
+            is_withdrawn = self._state.withdraw(ack)
+        if is_withdrawn:
             raise self._no_room(ack)
-        self.book()  # now: the caller may change its rows, reads them (M-1), is told of errors
 
     def interrupted(self, ack: Ack, interrupt: BaseException) -> None:
         """A caller stops waiting because it was interrupted, or its task was cancelled; what it
@@ -333,28 +347,31 @@ class Committer:
         with self._state.lock:
             return self._state.withdraw(ack)
 
-    def _pass(self, ack: Ack, deadline: float | None) -> bool:
-        """Wait until `ack` is done; False when the deadline passed.
+    def _pass(self, ack: Ack, deadline: float | None, *, for_room: bool = False) -> bool:
+        """Wait until `ack` is done or, `for_room`, accepted; False when the deadline passed.
 
-        A gate is passed even if the ack is done: whoever passes it wakes the next thread.
+        The gate of an ack that is done is passed, too: whoever passes it wakes the next thread.
         """
-        while (gate := ack.gate) is not None:
+
+        def is_over() -> bool:
+            return ack.done or (for_room and ack.is_accepted)
+
+        while not (for_room and is_over()):
             if self._state.has_no_threads:
-                self._commit_here(ack)
-                return True
-            left = seconds_until(deadline, self._env.clock)
-            in_time = ack.pass_gate(gate, left)
-            if ack.done:
-                return True
-            if not in_time:
-                return False
-        return ack.done
+                if ack.done:
+                    return True
+                (self._make_room if for_room else self._commit_here)(ack)
+                continue
+            gate, left = ack.gate, seconds_until(deadline, self._env.clock)
+            if gate is None or not ack.pass_gate(gate, left) or is_over():
+                return is_over()
+        return True
 
     def _accept(self, ack: Ack, deadline: float | None) -> None:
         """Return when the rows of a put that nobody waits for are accepted and visible (M-1)."""
         state = self._state
-        if not ack.is_accepted and not ack.done:
-            self._await_room(ack, deadline)
+        if not self._pass(ack, deadline, for_room=True):
+            self._give_up(ack)
         self.book()
         config = state.config
         if (
@@ -364,20 +381,6 @@ class Committer:
             or state.is_room_wanted
         ) and not (self._is_awake or self._call()):
             self._commit_here(ack)
-
-    def _await_room(self, ack: Ack, deadline: float | None) -> None:
-        while not ack.is_accepted and not ack.done:
-            if self._state.has_no_threads:
-                self._make_room(ack)
-                continue
-            gate = ack.gate
-            if gate is None:
-                continue  # accepted in this moment
-            left = seconds_until(deadline, self._env.clock)
-            if not ack.pass_gate(gate, left):
-                with self._state.lock:
-                    if self._state.withdraw(ack):
-                        raise self._no_room(ack)
 
     def _no_room(self, ack: Ack) -> Backpressure:
         state = self._state
@@ -589,7 +592,7 @@ class Committer:
                 sent = slot is not None and slot.entry is not None and slot.entry.sent
                 ours = error if isinstance(error, WeirError) else internal(error)
                 done = state.end(ours, sent=sent)
-        told = [ack for ack in done if ack.callbacks or ack.future is not None]
+        told = [ack for ack in done if ack.callbacks or ack.futures]
         if told:
             self._finished.append(told)
         return done
@@ -795,7 +798,9 @@ class Committer:
             self._thread, self._is_awake, self._is_timed = None, False, False
 
     def _await_work(self) -> bool:
-        """Wait until there is an entry to write; False when the thread should end."""
+        """Wait until there is an entry to write; False when the thread should end. While puts wait
+        for room it waits without a limit: `WriterState` rings when there is room, and when they
+        have left."""
         state, is_idle = self._state, False
         while True:
             self._is_awake = True
@@ -814,7 +819,7 @@ class Committer:
                         self._thread = None
                     state.bell.ring()  # an interrupt may have left a second thread
                     return False
-            was_rung = state.bell.wait(IDLE_SECONDS if is_unneeded else delay)
+            was_rung = state.bell.wait(state.crowd.idle_seconds if is_unneeded else delay)
             is_idle = is_unneeded and not was_rung
 
     def _delay(self) -> float | None:

@@ -15,7 +15,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from weir.env import Thread
 from weir.errors import CommitConflict, FencedError, StoreDenied, StoreError, WeirError
@@ -49,11 +48,6 @@ class _Flush:
     """Its SSTable, once that is written."""
     tried: list[Version] = field(default_factory=list)
     """Manifest versions that may name it already."""
-
-
-IDLE_SECONDS: Final = 5.0
-"""How long the thread waits for the next MemTable to be frozen before it ends. For a frozen one it
-waits without a limit, until the log has its rows: `WriterState` rings then."""
 
 
 class Flusher:
@@ -250,6 +244,8 @@ class Flusher:
         self._flush(self._memtables.frozen[0])
 
     def _run(self) -> None:
+        """Flush what is due. For a frozen MemTable the thread waits without a limit, until the log
+        has its rows: `WriterState` rings then."""
         state, is_idle = self._state, False
         while True:
             with self._right:
@@ -265,7 +261,8 @@ class Flusher:
                         self._thread = None
                     state.flush_bell.ring()  # an interrupt may have left a second thread
                     return
-            is_idle = not state.flush_bell.wait(IDLE_SECONDS if is_unneeded else None)
+            patience = state.crowd.idle_seconds if is_unneeded else None
+            is_idle = not state.flush_bell.wait(patience)
 
     def _flush_first(self, *, is_interruptible: bool = False) -> None:
         try:

@@ -98,7 +98,8 @@ class Puts:
         """Put the rows of an ack, as a task; return it when they are durable."""
         if ack.done:
             return ack
-        done = ack.future = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ack.futures = [done]
         ack.callers += 1
         try:
             self._committer.offer(ack)

@@ -24,6 +24,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -115,9 +116,9 @@ class WriterState:
         self.booked = 0
         self.queued_bytes = 0
         self.is_hurried = False
-        """Somebody waits for rows of the queue, although puts are buffered."""
+        """Somebody waits for rows of the queue, or of the room, although puts are buffered."""
         self.is_urgent = False
-        """The time of somebody that waits for rows of the queue is limited."""
+        """The time of somebody that waits for such rows is limited."""
         self.slot: EntrySlot | None = None
         self.bell = Bell(env.threads)
         """Wakes the commit thread."""
@@ -137,7 +138,8 @@ class WriterState:
 
         From then on callers that put, flush or close do that work.
         """
-        thread = None if self.has_no_threads else self.env.threads.start(run, name=name)
+        counted = partial(self.crowd.run_counted, run)
+        thread = None if self.has_no_threads else self.env.threads.start(counted, name=name)
         if thread is None and not self.has_no_threads:
             self.has_no_threads = True
             logger.warning("writer.alone %s: no thread for background work", self.label)
@@ -388,7 +390,7 @@ class WriterState:
             self.booked -= 1
             self.crowd.unsettled -= 1
             queue.popleft()
-        if not queue:
+        if not queue and not self.room:  # guard: M-6 last test_waiters
             self.is_hurried = self.is_urgent = False
 
     def _book_durable(self, group: Sequence[Ack], position: Position) -> None:

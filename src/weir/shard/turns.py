@@ -1,4 +1,5 @@
-"""What the writers of one table share: the lock over their state, and turns on a quick store.
+"""What the writers of one table share: the lock over their state, threads, and turns on a quick
+store.
 
 The same threads put to all shards of a table. On a quick store the commit threads of its shards
 take turns, one entry at a time, and each waits until the putters that it woke have run: they are
@@ -12,6 +13,7 @@ takes too long is not waited for: no shard waits for the store of another.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from weir.env import Lock, Threads
@@ -33,6 +35,11 @@ GATHER_SECONDS: Final = 0.05
 that was interrupted may have woken nobody: then all are woken at once."""
 PATIENCE_SECONDS: Final = 0.25
 """How long a commit thread waits for the turn of another shard before it gives up turns."""
+IDLE_SECONDS: Final = 5.0
+"""How long a thread of a writer waits for work before it ends."""
+THREADS_KEPT: Final = 64
+"""Threads that wait for work; more end at once, so that a table of a thousand shards does not have
+a thousand of them."""
 LIGHT_BYTES: Final = 1 << 18
 """Most bytes of rows in an entry that takes a turn: a larger one would hold up other shards."""
 
@@ -82,6 +89,8 @@ class WaiterGroup:
         self.pace = Pace()
         self.ages = AgeWatch(self.lock)
         """Flushes MemTables of the writers when they are too old."""
+        self._threads_run = 0
+        """Threads of the writers: those that commit, and those that flush."""
         self._is_taken = False
         """A commit thread has its turn."""
         self._next: deque[Lock] = deque()
@@ -112,6 +121,23 @@ class WaiterGroup:
             for gate in self._after:
                 gate.release()
             self._after.clear()
+
+    def run_counted(self, run: Callable[[], None]) -> None:
+        """Run the work of a thread, which no signal interrupts."""
+        with self.lock:
+            self._threads_run += 1
+        try:
+            run()
+        finally:
+            with self.lock:
+                self._threads_run -= 1
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long a thread that has no work waits for it."""
+        if self._threads_run > THREADS_KEPT:  # guard: M-6 test_waiters
+            return 0.0
+        return IDLE_SECONDS
 
     def begin_turn(self, nbytes: int, *, is_urgent: bool) -> bool:
         """Wait for a turn to write an entry of that size; True if there is one to end.

@@ -40,15 +40,19 @@ class WarmKeys:
     def _follow(self, tables: tuple[MemTable, ...]) -> bool:
         """Drop the oldest MemTables, and add the newer ones. False for an earlier state, which a
         reader took before a flush had finished."""
-        if self._tables and (not tables or tables[0].generation < self._tables[0].generation):
+        before = self._tables
+        if before and (not tables or tables[0].generation < before[0].generation):
             return False
-        for table in self._tables:
+        self._tables = ()  # F-16: after an interrupt in here nobody relies on half an index
+        if not before:
+            self._newest.clear()
+        for table in before:
             if table not in tables:
                 for key in table.level.all_keys():
                     if self._newest.get(key) == table.generation:
                         del self._newest[key]
         for table in reversed(tables):
-            if table not in self._tables:
+            if table not in before:
                 self._newest.update(dict.fromkeys(table.level.all_keys(), table.generation))
         self._tables = tables
         return True

@@ -26,6 +26,7 @@ from weir.merge.merge import merge_lookup
 from weir.read.reader import SnapshotReader
 from weir.read.scan import with_snapshot
 from weir.routing.core import Core
+from weir.routing.guard import known_rivals
 from weir.routing.writer import TableWriter
 from weir.upkeep.compact.run import CompactReport, compact
 from weir.upkeep.owner import Owner
@@ -61,7 +62,7 @@ def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
     if core.is_routed(shard, manifest):
         raise InvalidInput(f"shard {shard} of {core.uri} is in its routing; nothing to adopt")
     Owner(core, shard).seal()
-    core.rivals.pop(shard, None)
+    known_rivals(core).pop(shard, None)
     core.env.failpoint("adopt.sealed")
     sealed = core.log(shard).manifests.require()
     count = _put_again(core, sealed, order)

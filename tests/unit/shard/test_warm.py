@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from weir.env import SYSTEM
 from weir.format.schema import FIELD_ID, table_schema
 from weir.format.wal_entry import Fill
+from weir.merge.levels import MemLevel
 from weir.shard.memtable import MemTable
 from weir.shard.warm import WarmKeys
 from weir.types import Generation
@@ -62,3 +66,28 @@ def test_m1_no_key_is_missed_whatever_was_asked_before() -> None:
         for key in keys:
             having = [t.generation for t in asked if key in t.level.all_keys()]
             assert not having or having[0] in holding
+
+
+@pytest.mark.parametrize("strike", [1, 2])
+def test_f16_an_interrupt_while_the_index_follows_a_flush_hides_no_key(
+    monkeypatch: pytest.MonkeyPatch, strike: int
+) -> None:
+    """A reader that had begun before the flush missed the keys that were taken out by then."""
+    warm = WarmKeys(SYSTEM)
+    first, second = memtable(1, 1, 2), memtable(2, 2, 3)
+    earlier = (first,)
+    assert warm.holding(earlier, [1]) == {1}
+    all_keys, calls = MemLevel.all_keys, 0
+
+    def interrupted(level: MemLevel) -> Iterable[Any]:
+        nonlocal calls
+        calls += 1
+        if calls == strike:
+            raise KeyboardInterrupt
+        return all_keys(level)
+
+    monkeypatch.setattr(MemLevel, "all_keys", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        warm.holding((second,), [3])
+    assert warm.holding(earlier, [1]) == {1}
+    assert warm.holding((second,), [1, 2, 3]) == {2}
