@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime as dt
 import http.server
 import json
 import os
@@ -27,6 +28,7 @@ from weir.records.lineage import ParentPin, append_lineage, read_lineage
 from weir.store.consent import Consent
 from weir.store.local import LocalStore
 from weir.store.open import open_store
+from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import clone as clones
 from weir.upkeep.gc.collect import collect
 
@@ -965,3 +967,12 @@ def test_g13_a_number_that_lance_cannot_store_is_a_damaged_record(tmp_path, spec
     rewrite(table, paths.table_chain(), lambda raw: raw["routing"][0].update(spec=spec))
     with pytest.raises(CorruptEntry, match=path.name):
         weir.open(table.uri)
+
+
+def test_g13_a_time_that_no_date_shows_is_a_damaged_record(tmp_path):
+    """A read of the table as of some time raised a plain OverflowError."""
+    table = make(tmp_path / "t", 1)
+    folder = paths.checkpoint_chain(table.checkpoint("durable").id)
+    path = rewrite(table, folder, lambda raw: raw.update(created=1e300), seq=1)
+    with pytest.raises(CorruptEntry, match=path.name):
+        checkpoints.before(again(table).core, dt.datetime.now(dt.UTC))
