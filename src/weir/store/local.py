@@ -69,7 +69,7 @@ class LocalStore:
         self._root = root.rstrip("/") or "/"
         self._must_exist = must_exist
         self._base = self._root.rstrip("/") + "/"
-        self._folders = Folders(self._root)
+        self._folders = Folders(self._root, must_exist=must_exist)
         self._fsync = fsync
         self._most_bytes = max(env.limits.entry_bytes, RECORD_BYTES_MAX)
         self._has_unnamed = hasattr(os, "O_TMPFILE")
