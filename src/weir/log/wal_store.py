@@ -371,7 +371,7 @@ class WalStores:
         """Folders that held the log earlier and are still there; for collection.
 
         Leaves out the table's own store and the current place. Folders that could not be read are
-        described in the notes (S-6). One list, a get for each record.
+        described in the notes (S-5). One list, a get for each record.
         """
         places = {place.root: place for place in all_places(self.store, shard)}
         sites, notes = [], []
