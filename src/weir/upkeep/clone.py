@@ -408,7 +408,7 @@ def _copy_shard(job: _CloneRun, pin: ShardCut, place: LogPlace) -> tuple[Positio
             version=Version(1),
             writer_epoch=pin.epoch,
             closed_epoch=pin.epoch,
-            log_place=place.seq,  # guard: S-8 test_clone_interrupted
+            log_place=place.seq,  # guard: S-8 test_missing_log
             replay_after=start,
             last_seen=pin.wal_through,
             current_generation=pin.current_generation,
