@@ -1,7 +1,7 @@
 """Clones whose maker died, or was assumed dead, at an unlucky moment. Found by the simulator.
 
 When the maker died between the record of the WAL store and the mark that announces it to readers,
-a retry never wrote the mark, and the clone had a hole where its log was (S-4, seed 94 of the
+a retry never wrote the mark, and the clone had a hole where its log was (S-8, seed 94 of the
 clones). And whoever assumes a slow clone dead could release its pin just before the clone became
 "ready": a finished clone of files that nothing protects (C-3).
 """
@@ -30,7 +30,7 @@ def parent(tmp_path):
     return table, table.checkpoint(scope="durable")
 
 
-def test_s4_a_clone_with_a_log_of_its_own_survives_a_death_at_every_write(
+def test_s8_a_clone_with_a_log_of_its_own_survives_a_death_at_every_write(
     parent, tmp_path, monkeypatch
 ):
     table, made = parent

@@ -129,7 +129,7 @@ def test_g3_a_former_place_has_its_own_clock(tmp_path):
     assert len(after) < len(before)
 
 
-def test_s6_a_wal_store_that_cannot_be_listed_keeps_its_log_and_the_report_says_so(tmp_path):
+def test_s5_a_wal_store_that_cannot_be_listed_keeps_its_log_and_the_report_says_so(tmp_path):
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     for _ in range(2):
         many(table)

@@ -448,7 +448,7 @@ def test_g8_floors_only_rise_whoever_raises_them(place: Place) -> None:
     assert len(list(place.raw.list(paths.floor_dir(place.shard, "wal")))) >= 1
 
 
-# -- G-9 to G-12, S-6, P-2 ------------------------------------------------------------------------
+# -- G-9 to G-12, S-5, P-2 ------------------------------------------------------------------------
 
 
 def test_g9_the_next_writer_finds_the_tip_of_a_collected_log(place: Place) -> None:

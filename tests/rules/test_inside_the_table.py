@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime as dt
 import http.server
 import json
 import os
@@ -27,6 +28,7 @@ from weir.records.lineage import ParentPin, append_lineage, read_lineage
 from weir.store.consent import Consent
 from weir.store.local import LocalStore
 from weir.store.open import open_store
+from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import clone as clones
 from weir.upkeep.gc.collect import collect
 
@@ -627,6 +629,18 @@ def forged(tmp_path):
     return table, other
 
 
+def use_log(table, way, **options):
+    """Write to, read or move the log of the table through a new handle."""
+    fresh = again(table, **options)
+    if way == "read":
+        rows(fresh)
+    elif way == "move":
+        fresh.move_wal(f"{table.uri}-w3")
+    else:
+        with fresh.writer() as writer:
+            put(writer, [1], "stray")
+
+
 @pytest.mark.parametrize("alias", [None, "w2"])
 @pytest.mark.parametrize("way", ["writer", "read", "move"])
 def test_s8_a_forged_record_leads_nobody_into_another_table_s_log(tmp_path, way, alias):
@@ -641,18 +655,24 @@ def test_s8_a_forged_record_leads_nobody_into_another_table_s_log(tmp_path, way,
         rewrite(table, places, lambda raw: raw.update(uri=str(tmp_path / "w0")))
         alias = str(tmp_path / alias)
 
-    def write():
-        with again(table, wal_uri=alias).writer() as writer:
-            put(writer, [1], "stray")
-
-    use = {
-        "writer": write,
-        "read": lambda: rows(again(table, wal_uri=alias)),
-        "move": lambda: again(table, wal_uri=alias).move_wal(str(tmp_path / "w3")),
-    }[way]
     with pytest.raises(WalStoreMismatch, match="another table's log") as caught:
-        use()
+        use_log(table, way, wal_uri=alias)
     assert other.uri in str(caught.value)
+    assert files(tmp_path / "w2") == before
+    assert rows(again(other)) == expect((A, "a"))
+
+
+@pytest.mark.parametrize("way", ["writer", "read", "move"])
+def test_g13_a_link_in_the_table_leads_no_record_out_of_it(tmp_path, way):
+    """Records may name places below the table's own root."""
+    table, other = forged(tmp_path)
+    Path(table.uri, "own").symlink_to(tmp_path / "w2")
+    places = paths.places_chain(table.shards()[0].id)
+    rewrite(table, places, lambda raw: raw.update(uri=f"{table.uri}/own"))
+    before = files(tmp_path / "w2")
+    with pytest.raises(WalStoreMismatch, match="another table's log"):
+        use_log(table, way)
+    sweep(again(table))
     assert files(tmp_path / "w2") == before
     assert rows(again(other)) == expect((A, "a"))
 
@@ -705,13 +725,16 @@ def shard_record(table, place):
     rewrite(table, folder, lambda raw: raw.update(uri=str(place)))
 
 
-def test_g13_a_record_opens_no_place_for_the_log_where_something_else_is(tmp_path):
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_g13_a_record_opens_no_place_for_the_log_where_something_else_is(tmp_path, is_linked):
     """Even without a list of allowed places the place must know the table or be empty (S-2)."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     home = tmp_path / "home"
     home.mkdir()
     (home / "diary").write_text("mine")
-    rewrite(table, paths.table_chain(), lambda raw: raw.update(wal_uri=str(home)))
+    Path(table.uri, "own").symlink_to(home)
+    named = f"{table.uri}/own" if is_linked else str(home)
+    rewrite(table, paths.table_chain(), lambda raw: raw.update(wal_uri=named))
     with pytest.raises(StoreDenied, match=r"not empty.*weir_allow"):
         put(again(table).writer(), B, "b")
     assert files(home) == {"diary": b"mine"}
@@ -781,6 +804,18 @@ def test_g13_a_base_that_names_files_elsewhere_is_not_read(tmp_path, spelling):
     with pytest.raises((StoreDenied, CorruptEntry)) as caught:
         rows(weir.open(table.uri))
     assert str(tmp_path / "o") in str(caught.value) or "versions" in str(caught.value)
+
+
+def test_g13_files_behind_a_link_in_the_table_are_not_its_own(tmp_path):
+    table, other = used(tmp_path / "t"), used(tmp_path / "o")
+    table.compact()
+    other.compact()
+    Path(table.uri, "own").symlink_to(other.uri)
+    path, _ = lance_manifest(table.uri)
+    _, theirs = lance_manifest(other.uri)
+    path.write_bytes(with_files_at(theirs, f"{table.uri}/own"))
+    with pytest.raises(StoreDenied, match="weir_allow"):
+        rows(weir.open(table.uri))
 
 
 def test_g13_the_files_of_a_parent_are_read_by_its_own_word(tmp_path):
@@ -932,3 +967,12 @@ def test_g13_a_number_that_lance_cannot_store_is_a_damaged_record(tmp_path, spec
     rewrite(table, paths.table_chain(), lambda raw: raw["routing"][0].update(spec=spec))
     with pytest.raises(CorruptEntry, match=path.name):
         weir.open(table.uri)
+
+
+def test_g13_a_time_that_no_date_shows_is_a_damaged_record(tmp_path):
+    """A read of the table as of some time raised a plain OverflowError."""
+    table = make(tmp_path / "t", 1)
+    folder = paths.checkpoint_chain(table.checkpoint("durable").id)
+    path = rewrite(table, folder, lambda raw: raw.update(created=1e300), seq=1)
+    with pytest.raises(CorruptEntry, match=path.name):
+        checkpoints.before(again(table).core, dt.datetime.now(dt.UTC))

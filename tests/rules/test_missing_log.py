@@ -448,6 +448,19 @@ def entries_in(folder):
     return [path for path in folder.rglob("*.arrow") if path.parent.name == "wal"]
 
 
+def test_s7_an_appender_that_has_left_takes_no_more_rows(tmp_path):
+    """Its manifest says that no entry follows: without the disk, the row would be given up."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "wal"))
+    appender = WalAppender.open(table.shards()[0])
+    batch = pa.RecordBatch.from_pylist([{"id": 1, "v": "x"}], table.schema)
+    appender.append([batch])
+    appender.leave()
+    with pytest.raises(weir.WriterClosed, match="has left the shard") as closed:
+        appender.append([batch])
+    assert [rows.num_rows for rows in closed.value.not_written] == [1]
+    assert rows(again(table)) == expect(([1], "x"))
+
+
 def test_s8_an_appender_begins_the_log_where_the_table_wants_it(tmp_path):
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "wal"))
     append(table, A)

@@ -100,6 +100,26 @@ def test_s7_a_disk_that_comes_back_while_a_read_looks_hides_nothing(tmp_path, mo
     assert not there.exists()
 
 
+def test_s1_a_disk_that_goes_while_a_folder_is_made_is_not_made_anew(tmp_path, monkeypatch):
+    """The fence was taken for durable in the empty mount point."""
+    place, there = tmp_path / "w", tmp_path / "there"
+    table = make(tmp_path / "t", 1, wal_uri=str(place))
+    is_missing = LocalStore._is_missing
+
+    def unmount_after_the_look(self, path):
+        found = is_missing(self, path)
+        if path == "" and self.uri.startswith(str(place)) and not there.exists():
+            shutil.move(place, there)
+            place.mkdir()
+        return found
+
+    monkeypatch.setattr(LocalStore, "_is_missing", unmount_after_the_look)
+    with pytest.raises(MissingEntry, match="is not there"):
+        table.shards()[0].writer()
+    assert there.exists()
+    assert list(place.rglob("*")) == []
+
+
 class Died(BaseException):
     """The process ends here."""
 

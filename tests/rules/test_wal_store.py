@@ -1,4 +1,4 @@
-"""S-1 to S-6: a log in a folder of another store, named by the manifest, moved behind a fence."""
+"""S-1 to S-5, S-8: a log in a folder of another store, which the manifest names, and its moves."""
 
 import contextlib
 import shutil
@@ -384,7 +384,7 @@ def test_s3_a_change_feed_follows_the_log_to_its_new_store(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["none", "own", "parents"])
-def test_s4_a_clone_does_not_inherit_the_wal_store(tmp_path, target):
+def test_s8_a_clone_does_not_inherit_the_wal_store(tmp_path, target):
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     with table.writer() as writer:
         put(writer, A, "a")
@@ -425,7 +425,7 @@ def test_s5_only_what_reads_the_log_needs_its_store(tmp_path):
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
 
 
-def test_s6_collection_without_the_wal_store_skips_the_log_and_says_so(tmp_path):
+def test_s5_collection_without_the_wal_store_skips_the_log_and_says_so(tmp_path):
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     with table.writer() as writer:
         put(writer, A, "a")
@@ -487,7 +487,7 @@ def test_g7_a_writer_left_behind_in_a_former_store_is_stopped_there_after_collec
     assert rows(again(table)) == expect((A, "later"), (B, "t"))
 
 
-def test_s6_a_former_store_that_is_gone_or_anothers_is_left_alone(tmp_path):
+def test_s5_a_former_store_that_is_gone_or_anothers_is_left_alone(tmp_path):
     table, held, _ = moved_twice(tmp_path)
     table.delete_checkpoint(held)
     wipe(tmp_path / "w2")

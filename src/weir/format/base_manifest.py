@@ -6,6 +6,7 @@ read from the same bytes as the version it belongs to: progress and data are one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,6 +23,7 @@ from weir.types import Generation, Version
 
 MEM_WAL_INDEX: Final = "__lance_mem_wal"
 
+_COUNT: Final = re.compile(r"[0-9]{1,10}")
 # Stored by Lance. Software that ignores an unknown flag misreads or corrupts the table.
 _FLAGS: Final = {
     1: "deletion files",
@@ -199,13 +201,16 @@ def _details(message: messages.MemWalIndexDetails) -> MemWalDetails:
 
 
 def _sharding_field(message: messages.ShardingField) -> ShardingField:
+    parameters = {pair.key: pair.value for pair in message.parameters}
+    if message.transform == "bucket" and not _COUNT.fullmatch(parameters.get("num_buckets", "")):
+        raise ValueError(f"a sharding by bucket has the parameters {parameters}")
     return ShardingField(
         field_id=message.field_id,
         source_ids=tuple(message.source_ids),
         transform=message.transform if message.HasField("transform") else None,
         expression=message.expression if message.HasField("expression") else None,
         result_type=message.result_type,
-        parameters={pair.key: pair.value for pair in message.parameters},
+        parameters=parameters,
     )
 
 

@@ -273,12 +273,19 @@ def value_from_entries(
     if raw is None or isinstance(sharding, Unsharded):
         return None
     if isinstance(sharding, Bucket):
-        return int.from_bytes(raw, "little", signed=True)
+        return _number_in(raw, pa.int64())
     if dtype is not None and pa.types.is_boolean(dtype):
         return raw != b"\0"
     if dtype is not None and pa.types.is_integer(dtype):
-        return int.from_bytes(raw, "little", signed=bool(pa.types.is_signed_integer(dtype)))
+        return _number_in(raw, dtype)
     return raw.decode("utf-8", "replace")
+
+
+def _number_in(raw: bytes, dtype: pa.DataType) -> int | None:
+    """None for what no column of that type holds: the entry of a former sharding, or a forged one,
+    whose number could be too long to be printed."""
+    number = int.from_bytes(raw, "little", signed=bool(pa.types.is_signed_integer(dtype)))
+    return number if number in held_by(dtype) else None
 
 
 def _is_utf8(text: str) -> bool:

@@ -23,6 +23,7 @@ INDEX_CACHE_BYTES: Final = 512 * 1024 * 1024
 """Limit on the opened indexes that Lance caches, for all datasets of one table together."""
 METADATA_CACHE_BYTES: Final = 128 * 1024 * 1024
 """Limit on the manifests and file metadata that Lance caches, for all datasets of one table."""
+_RETRIES: Final = 20  # Lance's own number
 
 
 def expired(uri: str, version: int) -> SnapshotExpired:
@@ -159,15 +160,20 @@ class Datasets:
         return self._open(self.uri, version)
 
     def commit(
-        self, planned: SharedDataset, transaction: lance.Transaction, *, retries: int = 0
+        self,
+        planned: SharedDataset,
+        transaction: lance.Transaction,
+        *,
+        is_repeatable: bool = False,
     ) -> int:
         """Commit `transaction`, planned on `planned`, to the base table; return the version.
 
-        One attempt: after a lost answer, Lance would rebase a retry over our own commit. With
-        `retries` for commits that may be applied twice.
+        One attempt, unless it `is_repeatable`, which may be applied twice: after a lost answer,
+        Lance would rebase a retry over our own commit.
         """
         require_own_folders(self.uri)
         self.before_changes()  # guard: C-16 test_drop
+        retries = _RETRIES if is_repeatable else 0
         made = lance.LanceDataset.commit(as_destination(planned), transaction, max_retries=retries)
         return int(made.version)
 

@@ -299,11 +299,15 @@ class WalAppender:
             raise self._finish_unknown(position, entry, error) from error
 
     def leave(self) -> None:
-        """Say in the manifest that no entry of ours will follow.
+        """Say in the manifest that no entry of ours will follow, and take no more rows.
 
         Called on close, after the last entry is durable. A failing store, or a takeover, is not an
         error: every row is durable, and the log is only folded later. One commit.
         """
+        text = f"{self.site}: this appender has left the shard; open another one"
+        with self._lock:
+            if self._end is None:  # guard: S-7 test_missing_log
+                self._end = lambda rows: WriterClosed(text, not_written=rows)
         try:
             self.manifests.leave(self.epoch, self.tags.last)
         except (StoreError, FencedError, CommitConflict, UnknownOutcome) as error:

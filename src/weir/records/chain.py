@@ -100,6 +100,13 @@ class RecordChain(Generic[R]):
                 raise
         return replace(record, seq=record.seq + 1)
 
+    def follow(self, record: R, busy: str) -> R:
+        """`append`; `CommitConflict`, which says `busy`, when somebody else was faster."""
+        try:
+            return self.append(record)
+        except ObjectExists:
+            raise CommitConflict(f"{self._store.uri}: {busy}") from None
+
     def update(self, change: Callable[[R | None], R | None], env: Env, busy: str) -> R | None:
         """Append `change(latest)`, starting over when somebody else was faster; returns the latest.
 

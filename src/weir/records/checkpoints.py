@@ -7,8 +7,10 @@ cannot be used yet. A later record confirms it, extends its lifetime, or marks i
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from uuid import UUID
+
+from msgspec import Meta
 
 from weir.errors import InvalidInput
 from weir.format import paths
@@ -19,6 +21,8 @@ from weir.store.open import require_recorded
 Scope = Literal["all", "durable"]
 
 NAME_LENGTH_MAX = 256
+_IN_THE_CALENDAR = Meta(ge=-62_135_596_800, lt=253_402_300_800)
+"""From the year 1 to 9999: Python has no date for other times."""
 
 
 class CheckpointState(Record, frozen=True):
@@ -40,7 +44,7 @@ class Checkpoint(Record, frozen=True):
     KIND: ClassVar[str] = "checkpoint record"
     id: UUID
     scope: Scope
-    created: float
+    created: Annotated[float, _IN_THE_CALENDAR]
     """Seconds since 1970 by the store's clock, like `expires`."""
     base_version: int
     routing_version: int

@@ -18,11 +18,11 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weir.errors import CommitConflict, MissingEntry
+from weir.errors import MissingEntry
 from weir.format import paths
 from weir.records.chain import RecordChain
 from weir.records.codec import Record
-from weir.store.api import ObjectExists, Store
+from weir.store.api import Store
 from weir.store.open import require_recorded
 
 logger = logging.getLogger("weir.log")
@@ -99,12 +99,8 @@ def _chain(store: Store) -> RecordChain[Lineage]:
 
 def append_lineage(store: Store, following: Lineage, nonce: UUID) -> Lineage:
     """Write the record after `following.seq`; `CommitConflict` when somebody else did."""
-    try:
-        return _chain(store).append(replace(following, nonce=nonce))
-    except ObjectExists:
-        raise CommitConflict(
-            f"{store.uri}: another process is cloning or restoring this table; try again"
-        ) from None
+    busy = "another process is cloning or restoring this table; try again"
+    return _chain(store).follow(replace(following, nonce=nonce), busy)
 
 
 def require_ready(store: Store) -> None:

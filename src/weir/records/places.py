@@ -8,7 +8,7 @@ The number that the manifest names only rises: a mover that slept between its re
 manifest starts over when the log was moved meanwhile.
 
 Nothing trims these records, for two reasons. They are all that leads collection and `drop` to
-entries which a move left in other stores, and a store that is away is not an empty one (S-6). And
+entries which a move left in other stores, and a store that is away is not an empty one (S-1). And
 readers find old entries from record to record (S-9). There is one for each move of a shard's log.
 """
 

@@ -7,12 +7,11 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from weir.errors import CommitConflict
 from weir.format import paths
 from weir.format.sharding import Sharding
 from weir.records.chain import RecordChain
 from weir.records.codec import Record
-from weir.store.api import ObjectExists, Store
+from weir.store.api import Store
 
 State = Literal["begun", "done"]
 
@@ -59,9 +58,5 @@ def replacing(store: Store, routing_version: int) -> Resharding | None:
 
 def append_resharding(store: Store, following: Resharding, nonce: UUID) -> Resharding:
     """Write the record after `following.seq`; `CommitConflict` when somebody else did."""
-    try:
-        return _chain(store).append(replace(following, nonce=nonce))
-    except ObjectExists:
-        raise CommitConflict(
-            f"{store.uri}: another process is resharding this table; try again"
-        ) from None
+    busy = "another process is resharding this table; try again"
+    return _chain(store).follow(replace(following, nonce=nonce), busy)

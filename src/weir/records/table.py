@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from weir.config import WriterConfig
 from weir.env import Env
-from weir.errors import CommitConflict, NotAWeirTable
+from weir.errors import NotAWeirTable
 from weir.format import paths
 from weir.format.sharding import (
     FIRST_ROUTING,
@@ -25,7 +25,7 @@ from weir.format.sharding import (
 from weir.lazy import Lazy
 from weir.records.chain import RecordChain
 from weir.records.codec import Record
-from weir.store.api import ObjectExists, Store
+from weir.store.api import Store
 from weir.store.open import require_recorded
 
 # Stored. Never change a value; add one.
@@ -182,12 +182,8 @@ class TableRecords:
         """
         found = self._chain.latest()
         after = found.seq if found is not None and found.drop == "done" else 0
-        try:
-            return self._chain.append(replace(record, seq=after)).seq
-        except ObjectExists:
-            raise CommitConflict(
-                f"{self._store.uri}: another process created the table first; open it"
-            ) from None
+        busy = "another process created the table first; open it"
+        return self._chain.follow(replace(record, seq=after), busy).seq
 
     def update(self, change: Callable[[TableRecord], TableRecord], env: Env) -> TableRecord:
         """Replace the record by `change(latest)`, starting over when somebody else was faster."""

@@ -4,7 +4,7 @@ The sharding specs decide who may write (X-1): LanceDB always requests id 1, pyl
 it finds, and neither opens a writer if there are two. A refused writer has claimed nothing.
 
   one spec, id 1        LanceDB and pylance: the first routing, LanceDB's ids, log beside the data
-  one spec, id above 1  pylance: resharded, or a table of format 1, whose ids LanceDB does not know
+  one spec, id above 1  pylance: resharded, to ids that LanceDB does not know
   no spec               pylance, in a shard that its user names: a shard for each writer
   two specs             nobody: the log is in a store of its own, where they would not find it;
                         `ELSEWHERE` is added for versions that do not check the specs

@@ -76,6 +76,8 @@ class Consent:
 
 
 def _is_below(place: str, prefix: str) -> bool:
+    """Each is where its links lead: one below the root may lead to another table."""
+    place, prefix = real_place(place), real_place(prefix)  # guard: G-13 test_inside_the_table
     return place == prefix or place.startswith(prefix.rstrip("/") + "/")
 
 

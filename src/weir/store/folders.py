@@ -31,8 +31,10 @@ _DELETED = " (deleted)"
 class Folders:
     """The folders below one root. Every method takes paths relative to the root."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, must_exist: bool = False) -> None:
+        """`must_exist`: the root itself is never made."""
         self._root = root
+        self._must_exist = must_exist
         self._base = root.rstrip("/") + "/"
         self._real: str | None = None
 
@@ -82,8 +84,13 @@ class Folders:
             folder = folder.rpartition("/")[0]
 
     def make(self, folder: str) -> None:
-        """Create `folder` and its parents, each in one that is at its real location."""
+        """Create `folder` and its parents, each in one that is at its real location.
+
+        `FileNotFoundError` if the root, which must exist, is gone.
+        """
         if not folder:
+            if self._must_exist:  # guard: S-1 test_unmounts
+                raise FileNotFoundError(errno.ENOENT, "the root is gone", self._root)
             os.makedirs(self._root, exist_ok=True)
             return
         above, _, name = folder.rpartition("/")

@@ -69,7 +69,7 @@ class LocalStore:
         self._root = root.rstrip("/") or "/"
         self._must_exist = must_exist
         self._base = self._root.rstrip("/") + "/"
-        self._folders = Folders(self._root)
+        self._folders = Folders(self._root, must_exist=must_exist)
         self._fsync = fsync
         self._most_bytes = max(env.limits.entry_bytes, RECORD_BYTES_MAX)
         self._has_unnamed = hasattr(os, "O_TMPFILE")
@@ -424,7 +424,9 @@ class LocalStore:
         except OSError as error:
             if error.errno not in _MISSING:
                 raise self._failed(error, folder) from error
-            return ([], []) if self._is_missing(folder) else self._scan(folder)
+            # The slash: a file in its place is a missing folder, however often one looks.
+            is_missing = self._is_missing(folder and f"{folder}/")
+            return ([], []) if is_missing else self._scan(folder)
 
     def _not_written(self, error: OSError, target: str) -> Exception:
         if error.errno in (errno.ENOTDIR, errno.EEXIST):  # to a read, nothing is there

@@ -367,7 +367,7 @@ def _pin_parents(job: _CloneRun, lineage: Lineage) -> None:
 
 
 def _log_place(job: _CloneRun, lineage: Lineage) -> LogPlace:
-    """Where the clone's logs begin (S-4). By this call, not by the clone's record alone (G-13)."""
+    """Where the clone's logs begin (S-8). By this call, not by the clone's record alone (G-13)."""
     if job.wal_uri is None or lineage.wal_folder is None:
         return BESIDE_THE_DATA
     env = job.core.env
@@ -408,7 +408,7 @@ def _copy_shard(job: _CloneRun, pin: ShardCut, place: LogPlace) -> tuple[Positio
             version=Version(1),
             writer_epoch=pin.epoch,
             closed_epoch=pin.epoch,
-            log_place=place.seq,  # guard: S-4
+            log_place=place.seq,  # guard: S-8 test_missing_log
             replay_after=start,
             last_seen=pin.wal_through,
             current_generation=pin.current_generation,

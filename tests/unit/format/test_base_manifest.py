@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -9,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import CorruptEntry
-from weir.format.base_manifest import parse_base_manifest, parse_mem_wal_details
+from weir.format.base_manifest import (
+    ShardingField,
+    ShardingSpec,
+    encode_mem_wal_details,
+    parse_base_manifest,
+    parse_mem_wal_details,
+)
 
 SHARD = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -55,6 +62,16 @@ def test_progress_listed_twice_counts_by_the_higher_generation():
 def test_damaged_details_are_corrupt_entry(hex_bytes):
     with pytest.raises(CorruptEntry, match=r"m is not .* MemWAL index entry is damaged"):
         details(hex_bytes)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"num_buckets": "many"}, {"num_buckets": "9" * 5000}])
+def test_a_sharding_by_bucket_without_a_number_of_buckets_is_damage(parameters):
+    """Whoever asked for the sharding got a plain KeyError or ValueError."""
+    by_bucket = ShardingField("bucket", (0,), "bucket", None, "int32", parameters)
+    specs = (ShardingSpec(1, (by_bucket,)),)
+    raw = encode_mem_wal_details(replace(details("6001"), sharding_specs=specs))
+    with pytest.raises(CorruptEntry, match=r"m is not .* sharding by bucket"):
+        parse_mem_wal_details(raw, path="m")
 
 
 def _varint(n):

@@ -81,3 +81,11 @@ def test_c18_an_application_has_no_writers_shard_whatever_its_name():
     assert not is_of_writer(PerWriter(), value_of_app(name))
     assert not is_of_writer(PerWriter(), None)
     assert not is_of_writer(Identity("t"), name)  # a value of that column
+
+
+@pytest.mark.parametrize(("sharding", "dtype"), [(Bucket("id", 2), None), (T, pa.int32())])
+def test_a_number_that_no_column_holds_is_no_value(sharding, dtype):
+    """Whoever asked for the id of its shard got a plain ValueError or OverflowError."""
+    value = value_from_entries(sharding, (("bucket", b"\x01" * 5000),), dtype)
+    assert value is None
+    shard_id(sharding, value, FIRST_ROUTING, dtype)

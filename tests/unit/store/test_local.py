@@ -92,6 +92,16 @@ def test_a_folder_in_place_of_an_object_is_no_object(tmp_path, must_exist):
     assert store.head("d") is None
 
 
+@pytest.mark.parametrize("must_exist", [False, True])
+def test_an_object_in_place_of_a_folder_is_an_empty_folder(tmp_path, must_exist):
+    store = LocalStore(str(tmp_path), must_exist=must_exist)
+    store.put_if_absent("a", b"1")
+    assert list(store.list("a")) == []
+    assert store.list_folder("a") == ([], [])
+    store.delete(["a/b"])
+    assert store.get("a").data == b"1"
+
+
 def test_processes_that_race_have_one_winner_each_time(tmp_path):
     context = multiprocessing.get_context("fork")
     barrier, won = context.Barrier(3), context.Queue()

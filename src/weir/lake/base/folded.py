@@ -37,6 +37,8 @@ NUMBER: Final = "weir:fold"
 LOADED: Final = "weir:loaded"
 """Key of a column's metadata: the number of the last load, higher than all before."""
 
+_DIGITS: Final = 20
+"""Of the largest number of 64 bits; longer ones are not weir's, and Python may refuse them."""
 NOTED_COLUMNS: Final = 4
 """How many columns get a note: a column that is dropped takes its copy with it."""
 
@@ -68,7 +70,7 @@ def load_number(dataset: SharedDataset) -> int:
 
 def _highest(dataset: SharedDataset, name: str) -> int:
     texts = [(field.metadata or {}).get(name.encode(), b"0") for field in dataset.schema]
-    return max((int(text) for text in texts if text.isdigit()), default=0)
+    return max((int(text) for text in texts if text.isdigit() and len(text) <= _DIGITS), default=0)
 
 
 def with_note(
@@ -117,7 +119,7 @@ def _take_in(found: dict[UUID, int], more: Mapping[UUID, int]) -> None:
 def _parsed(text: bytes | str, what: str) -> dict[UUID, int]:
     try:
         return {UUID(shard): int(number) for shard, number in json.loads(text).items()}
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptEntry(
             f"{what} is damaged: {error!r}. Restore an older version of the base with Lance, or a"
             " checkpoint"

@@ -25,8 +25,6 @@ from weir.types import Version
 RESTORE: Final = "weir.restore"
 """Property of the commit of a restore; its value is the id of the checkpoint."""
 
-_RETRIES: Final = 20  # Lance's own number
-
 T = TypeVar("T")
 
 
@@ -138,9 +136,8 @@ class Versions(Lake):
             transaction_properties={RESTORE: checkpoint},
         )
         with lance_errors(f"restoring version {version} of {self.uri}"):
-            self.datasets.commit(
-                latest, transaction, retries=_RETRIES
-            )  # restoring again changes nothing
+            # Restoring again changes nothing.
+            self.datasets.commit(latest, transaction, is_repeatable=True)
         self.datasets.forget()
         return int(self.datasets.latest().version)
 

@@ -16,7 +16,6 @@ from weir.lake.api import Lake
 from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import lance_errors
 
-_RETRIES: Final = 20  # Lance's own number
 _DETAILS_TYPE: Final = "/lance.table.MemWalIndexDetails"  # Stored.
 
 
@@ -57,4 +56,4 @@ class MemWalEntry(Lake):
             transaction_properties=dict(properties),
         )
         with lance_errors(f"replacing the MemWAL index entry of {self.uri}"):
-            return self.datasets.commit(planned.dataset, transaction, retries=_RETRIES)
+            return self.datasets.commit(planned.dataset, transaction, is_repeatable=True)

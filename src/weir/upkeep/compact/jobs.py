@@ -18,13 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weir.env import Env
-from weir.errors import CommitConflict
 from weir.format import paths
 from weir.read.snapshot import Snapshot
 from weir.records import codec
 from weir.records.chain import RecordChain
 from weir.records.codec import Record
-from weir.store.api import ObjectExists, Store
+from weir.store.api import Store
 
 # Stored. Never change a value; add one.
 FORMAT: Final = 1
@@ -177,13 +176,11 @@ class Jobs:
 
     def append(self, record: JobRecord) -> JobRecord:
         """The next step of our own claim; `CommitConflict` when somebody else took over."""
-        try:
-            return self._chain.append(record)
-        except ObjectExists:
-            raise CommitConflict(
-                f"{self._store.uri}: another compactor took over; this one stops and leaves its"
-                " files to garbage collection"
-            ) from None
+        return self._chain.follow(
+            record,
+            "another compactor took over; this one stops and leaves its files to garbage"
+            " collection",
+        )
 
 
 def keep_base_from(store: Store) -> int | None:

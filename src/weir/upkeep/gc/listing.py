@@ -2,7 +2,7 @@
 
 Keeps
   G-3  entries on a WAL store are aged by that store's own clock
-  S-6  a WAL store that cannot be listed is left alone, and the report says so
+  S-5  a WAL store that cannot be listed is left alone, and the report says so
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def list_shard(job: GcRun, site: ShardSite) -> Listing:
 
 
 def list_log(job: GcRun, site: ShardSite, skipped: list[str]) -> WalListing | None:
-    """List a log on a store of its own; None, and a note, when it cannot be listed (S-6).
+    """List a log on a store of its own; None, and a note, when it cannot be listed (S-5).
 
     Ages use that store's clock: by another clock, a fence that a stalled writer must meet could
     look old on the day it was written (G-3).
@@ -70,7 +70,7 @@ def list_log(job: GcRun, site: ShardSite, skipped: list[str]) -> WalListing | No
         now = job.clock(site.wal)
         for meta in site.wal.list(folder):
             found.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
-    except StoreError as error:  # guard: S-6
+    except StoreError as error:  # guard: S-5
         skipped.append(
             f"{site}: its WAL store could not be listed; its log was not collected: {error}"
         )

@@ -63,7 +63,7 @@ class GcReport:
     dry_run: bool
     kinds: dict[str, KindReport] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
-    """What was left alone, and why: for example, a WAL store that could not be reached (S-6)."""
+    """What was left alone, and why: for example, a WAL store that could not be reached (S-5)."""
     errors: list[str] = field(default_factory=list)
     """Tasks that failed; the others went on (G-10). Run again."""
     ended: int = 0

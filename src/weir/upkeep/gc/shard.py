@@ -7,7 +7,7 @@ Keeps
   G-4  folders are listed before the manifest is read
   G-6, G-7c, K-1b  floors of every shard rise before the pins are read, and before anything goes
   G-11 an object that cannot be read keeps everything it might name
-  S-6  a WAL store that cannot be listed is left alone, and the report says so
+  S-5  a WAL store that cannot be listed is left alone, and the report says so
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Visit:
             self.site = places.site_at(shard, place)
             self._has_log = place.uri is None
         except (WalStoreMismatch, StoreError) as error:
-            # S-6: objects beside the data can still be collected.
+            # S-5: objects beside the data can still be collected.
             self._report.skipped.append(f"the log of shard {shard} was not collected: {error}")
         if self.site.is_apart:
             sites.append(self.site)
