@@ -204,6 +204,19 @@ def test_one_round_does_what_is_due_everywhere(tmp_path: Path) -> None:
     assert kept.once() == []
 
 
+def test_a_look_with_nothing_to_do_reads_the_clock_of_the_store_once(tmp_path: Path) -> None:
+    """It is read by writing, and a keeper looks at a thousand tables every minute."""
+    filled(tmp_path / "a")
+    kept = keeper(tmp_path, weir.KeepPolicy())
+    kept.find()
+    kept._env.meters.turn_on()
+    (known,) = kept.all_tables
+    assert kept.look_after(known) == []
+    page = kept._env.meters.page()
+    assert 'weir_store_request_seconds_count{verb="now"} 1\n' in page
+    assert 'verb="put' not in page
+
+
 def test_a_dry_run_names_what_is_due_and_changes_nothing(tmp_path: Path) -> None:
     table = filled(tmp_path / "a")
     before = sorted(str(p) for p in Path(table.uri).rglob("*"))

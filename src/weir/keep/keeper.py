@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final, Literal
 
 from weir import making
@@ -237,7 +238,8 @@ class Keeper:
             table = making.open(kept.uri, storage_options=storage, env=env)
             kept.table = table
         core = table.core
-        found = look(core, policy, core.store.now)
+        now = cache(core.store.now)  # read by writing: once for a look, and for what is shown of it
+        found = look(core, policy, now)
         reports = self._news(kept, found)
         for job in found:
             if self._dry_run:
@@ -255,7 +257,7 @@ class Keeper:
         known = KeepRecords(core.store, core.env).latest()
         done = {report.job for report in reports if report.result == "succeeded"}
         still = replace(found, jobs=tuple(job for job in found if job.key not in done))
-        kept.jobs = statuses(still, known, policy, core.store.now())
+        kept.jobs = statuses(still, known, policy, now())
         return reports
 
     def _news(self, kept: KeptTable, found: Upkeep) -> list[JobReport]:
