@@ -13,6 +13,11 @@ import time
 import weir
 
 
+def visit(name: str, number: int) -> weir.Rows:
+    """What `put` takes in any of its forms; here one row."""
+    return {"producer": name, "number": number, "page": f"/{number % 7}"}
+
+
 def main(uri: str, name: str) -> None:
     stops: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
@@ -22,7 +27,7 @@ def main(uri: str, name: str) -> None:
             if stops:
                 return  # the writer closes, and its shard is the next one's
             try:
-                writer.put({"producer": name, "number": number, "page": f"/{number % 7}"})
+                writer.put(visit(name, number))
             except weir.UnknownOutcome:
                 continue  # it was frozen in the midst of a put: this event may be in the table
             print(number, flush=True)

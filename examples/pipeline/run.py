@@ -14,11 +14,20 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pydantic
+
 import weir
 
 HERE = Path(__file__).parent
 EVENTS = 20
 """Events of a producer between two things that happen."""
+
+
+class Page(pydantic.BaseModel):
+    """A row of `lake/pages`."""
+
+    page: str
+    visits: int
 
 
 class Program:
@@ -51,11 +60,14 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def keep(*words: str) -> list[str]:
+    return [sys.executable, "-m", "weir", "keep", *words, "--policy", str(HERE / "keep.toml")]
+
+
 def start_keeper() -> tuple[subprocess.Popen[str], str]:
     """`weir keep` for all tables below `lake`, and the address of its pages."""
-    command = ["-m", "weir", "keep", "lake", "--policy", str(HERE / "keep.toml")]
     keeper = subprocess.Popen(
-        [sys.executable, *command, "--listen", "127.0.0.1:0"],
+        [*keep("lake"), "--listen", "127.0.0.1:0"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -72,9 +84,8 @@ def make_tables() -> tuple[weir.Table, weir.Table]:
         sharding=weir.PerWriter(silent_after="2s"),
         writer_defaults=quick,
     )
-    pages = weir.create(
-        "lake/pages", {"page": str, "visits": int}, primary_key="page", writer_defaults=quick
-    )
+    pages = weir.create("lake/pages", Page, primary_key="page", writer_defaults=quick)
+    events.changes("now", consumer="audit")  # from here on everything is kept for it
     return events, pages
 
 
@@ -118,13 +129,39 @@ def check_counts(events: weir.Table, pages: weir.Table) -> None:
     assert {row["page"]: row["visits"] for row in pages.scan().to_table().to_pylist()} == true
 
 
+def audit(events: weir.Table, count: int) -> None:
+    """A consumer that came late: every event was kept for it, also from before each collection."""
+    (late,) = (each for each in events.stats().consumers if each.name == "audit")
+    assert late.lag > 0
+    assert sum(change.batch.num_rows for change in events.changes(consumer="audit")) == count
+    events.drop_consumer("audit")  # nothing is kept for it any longer
+
+
+def report(events: weir.Table) -> None:
+    """Columns and rows of a new table from a DataFrame; a second run of the job changes nothing."""
+    found = events.sql("SELECT producer, count(*) AS n FROM events GROUP BY producer").to_pandas()
+    table = weir.create("lake/report", found)
+    with table.writer() as writer:
+        assert [writer.put_once(found, app="report", version=1) for _ in range(2)] == [True, False]
+    assert table.count() == len(found)
+
+
+def check_keeper() -> None:
+    """The same decisions, only named; and what became of those that were carried out."""
+    named = subprocess.run([*keep("lake"), "--once", "--dry-run"], capture_output=True, check=True)
+    assert b"/lake/report checkpoint often due " in named.stdout
+    told = subprocess.run(keep("status", "lake"), capture_output=True, check=True)
+    assert b"/lake/events compact succeeded " in told.stdout
+
+
 def reshape(pages: weir.Table) -> None:
     """Columns and indexes, while nobody stops."""
     pages.add_columns({"length": "character_length(page)"})
     pages.rename_column("length", "letters")
     pages.create_index("visits")
     pages.create_fts_index("page")
-    assert len(pages.indexes()) == 2
+    assert [index.name for index in pages.indexes()] == ["page_idx", "visits_idx"]
+    pages.drop_index("visits_idx")
     with pages.writer() as writer:
         writer.delete_where("page = $gone", params={"gone": "/0"})
         writer.update_where(
@@ -147,16 +184,19 @@ def main() -> None:
         last.end(signal.SIGCONT)
         assert last.running.returncode == 0
         check_counts(events, pages)
+        audit(events, count)
         wait_until(lambda: not weir.due(events) and not events.stats().generations)
         with urllib.request.urlopen(f"{address}/metrics") as answer:
             assert (
-                'weir_keep_jobs_total{job="compact",result="succeeded"}' in answer.read().decode()
+                'weir_keep_jobs_total{kind="compact",result="succeeded"}' in answer.read().decode()
             )
     finally:
         consumer.running.kill()
         keeper.send_signal(signal.SIGTERM)
         keeper.communicate(timeout=200)
     assert keeper.returncode == 0
+    report(events)
+    check_keeper()
     reshape(pages)
     assert {"columns", "index"} <= {entry.kind for entry in pages.history()}
     print(f"{count} events, each once; {sum(map(len, acknowledged.values()))} acknowledged; 0 lost")

@@ -43,13 +43,22 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {})
 
     def do_GET(self) -> None:
-        """Health: a replica that lost a shard to another one should be replaced."""
-        fenced = [str(shard) for shard in self.server.writer.fenced]
-        self.answer(503 if fenced else 200, {"fenced": fenced})
+        """`/metrics` for Prometheus; any other path is the health: a replica that lost a shard to
+        another one should be replaced."""
+        if self.path == "/metrics":
+            self.send(200, weir.metrics(), "text/plain; version=0.0.4")
+            return
+        writer = self.server.writer
+        fenced = [str(shard) for shard in writer.fenced]
+        self.answer(503 if fenced else 200, {"fenced": fenced, "of": len(writer.shards)})
 
     def answer(self, status: int, body: dict[str, object]) -> None:
-        data = json.dumps(body).encode()
+        self.send(status, json.dumps(body), "application/json")
+
+    def send(self, status: int, text: str, kind: str) -> None:
+        data = text.encode()
         self.send_response(status)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         with contextlib.suppress(OSError):  # whoever asked has gone
             self.end_headers()
@@ -60,6 +69,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main(uri: str, ordinal: int, replicas: int, address: str = "127.0.0.1:0") -> None:
+    weir.metrics()  # measure from now on
     with Replica(weir.open(uri), ordinal, replicas, address) as server:
         # `shutdown` waits for the loop below, which the handler interrupts.
         stop = threading.Thread(target=server.shutdown)

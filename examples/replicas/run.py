@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 
 import proxy
@@ -126,9 +127,12 @@ def main() -> None:
         fleet.start(2)
         load.wait_for(ROWS)
         fleet.running[frozen].send_signal(signal.SIGCONT)  # it has requests left, and refuses all
-        for row in map(row_of, range(ROWS)):
-            if table.shard_of(row).value in (2, 5):
+        rows = [row_of(key) for key in range(ROWS)]
+        for row, shard in zip(rows, table.shards_of(rows), strict=True):
+            if shard.value in (2, 5):
                 assert post(fleet.ports[frozen], row) == 503
+        with urllib.request.urlopen(f"http://127.0.0.1:{fleet.ports[frozen]}/metrics") as page:
+            assert "weir_writers_fenced_total 2\n" in page.read().decode()
         load.wait_for(ROWS)
         assert fleet.stop(frozen, signal.SIGTERM) == 0  # it owes nobody rows
         acked = load.stop()
@@ -136,15 +140,15 @@ def main() -> None:
     finally:
         for ordinal in list(fleet.running):
             fleet.stop(ordinal, signal.SIGTERM)
-    rows = table.scan().to_table().to_pylist()
-    held = {row["id"]: row["text"] for row in rows}
-    assert len(held) == len(rows), "a row is there twice"
+    found = table.scan().to_table().to_pylist()
+    held = {row["id"]: row["text"] for row in found}
+    assert len(held) == len(found), "a row is there twice"
     lost = [key for key in acked if held.get(key) != f"row {key}"]
     assert not lost, f"acknowledged and lost: {lost}"
     for number in range(SHARDS):
         claims = table.shard(number).manifest().writer_epoch
         assert claims <= 2, f"shard {number} was claimed {claims} times: replicas fought"
-    print(f"{len(acked)} rows acknowledged, {len(rows)} in the table, each once; 0 lost")
+    print(f"{len(acked)} rows acknowledged, {len(found)} in the table, each once; 0 lost")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -54,7 +55,7 @@ def seconds(value: Duration, *, name: str = "duration") -> float:
             f"{name}: expected seconds, a timedelta or text such as '15m', got {value!r}"
         )
     elif isinstance(value, int):
-        result = float(value)
+        result = float(value) if abs(value) < sys.maxsize else math.inf
     else:
         match = _TEXT.fullmatch(str(value))
         if match is None:

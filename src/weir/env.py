@@ -334,6 +334,7 @@ def _forks() -> int:
 def _count_fork() -> None:
     _FORKS[0] += 1
     _CREW.clear()  # threads do not survive a fork; the child starts its own
+    SYSTEM.meters.forked()
 
 
 if hasattr(os, "register_at_fork"):

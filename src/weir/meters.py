@@ -66,7 +66,8 @@ class Metric:
     unit: str
     help: str
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The values that each label may have, besides `other`."""
+    """The values that each label may have, besides `other`. None is named `job` or `instance`:
+    Prometheus gives those to every series itself, and would rename ours."""
     buckets: tuple[float, ...] = ()
 
 
@@ -179,8 +180,9 @@ KEEP_JOBS = Metric(
     "weir_keep_jobs_total",
     "counter",
     "jobs",
-    "Jobs of upkeep that `weir keep` or Spark's `keep` did, and what became of them.",
-    {"job": JOBS, "result": RESULTS},
+    "Jobs of upkeep that `weir keep` or Spark's `keep` did, and what became of them; looks at"
+    " tables and searches for them, if they failed.",
+    {"kind": JOBS, "result": RESULTS},
 )
 KEEP_PAUSED = Metric(
     "weir_keep_paused_seconds_total",
@@ -203,10 +205,14 @@ KEEP_SILENT = Metric(
     "gauge",
     "jobs",
     "Jobs that are due for longer than the policy's `silent_after`.",
-    {"job": JOBS},
+    {"kind": JOBS},
 )
 KEEP_FAILING = Metric(
-    "weir_keep_jobs_failing", "gauge", "jobs", "Jobs whose last try failed.", {"job": JOBS}
+    "weir_keep_jobs_failing",
+    "gauge",
+    "jobs",
+    "Jobs, looks at tables and searches for them whose last try failed.",
+    {"kind": JOBS},
 )
 DEBT_ENTRIES = Metric(
     "weir_keep_debt_entries", "gauge", "entries", "Log entries that are in no SSTable."
@@ -226,7 +232,7 @@ DUE_SECONDS = Metric(
     "gauge",
     "seconds",
     "For how long the job has been due that has waited longest.",
-    {"job": JOBS},
+    {"kind": JOBS},
 )
 HELD_OBJECTS = Metric(
     "weir_keep_held_objects",
@@ -294,6 +300,10 @@ class Meters:
         self._gauges: dict[Metric, Gauge] = {}
         self._sinks: tuple[Sink, ...] = ()
         self._tracers: tuple[Tracer, ...] = ()
+
+    def forked(self) -> None:
+        """In a forked child: the thread that counted at that moment is none of its own."""
+        self._lock = _thread.allocate_lock()
 
     def turn_on(self, *sinks: Sink) -> None:
         """Measure from now on, and tell `sinks` as well."""

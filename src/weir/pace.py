@@ -8,6 +8,7 @@ that were read, requests that Lance made) delays the next request.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SHORTEST_SLEEP: Final = 1e-6
+"""Seconds; no clock is finer, and sums are rounded."""
 LONGEST_SLEEP: Final = 1.0
 """Seconds after which a request that waits looks whether the limits were lifted."""
 
@@ -30,20 +33,34 @@ class Spender(Protocol):
 
 
 class _Limit:
-    """One limit: so much a second, or None."""
+    """One limit: so much a second, or None. What was spent is paid for as time passes."""
 
     def __init__(self) -> None:
         self.rate: float | None = None
+        self._spent = 0.0
+        self._paid = 0.0
         self._paid_at = 0.0
-        """When everything spent so far is paid for."""
+
+    def change(self, now: float, rate: float | None) -> None:
+        """Another limit from now on, also for what was spent and is not paid for yet."""
+        self._pay(now)
+        self.rate = rate
 
     def spend(self, now: float, amount: float) -> float:
-        """Count `amount`; returns when all before it is paid for."""
-        if self.rate is None:
-            return now
-        turn = max(now, self._paid_at)
-        self._paid_at = turn + amount / self.rate
-        return turn
+        """Count `amount`; returns what was spent before it, which is to be paid for first."""
+        self._pay(now)
+        before = self._spent
+        self._spent += amount
+        return before
+
+    def left(self, now: float, before: float) -> float:
+        """Seconds until what was spent before is paid for."""
+        self._pay(now)
+        return 0.0 if self.rate is None else max(0.0, before - self._paid) / self.rate
+
+    def _pay(self, now: float) -> None:
+        earned = inf if self.rate is None else (now - self._paid_at) * self.rate
+        self._paid, self._paid_at = min(self._spent, self._paid + earned), now
 
 
 class Pace:
@@ -61,7 +78,9 @@ class Pace:
     def limit(self, requests: float | None, nbytes: float | None) -> None:
         """Allow so many requests and bytes a second from now on; None: any number."""
         with self._lock:
-            self._requests.rate, self._bytes.rate = requests, nbytes
+            now = self._clock.boottime()
+            self._requests.change(now, requests)
+            self._bytes.change(now, nbytes)
 
     def lift(self) -> None:
         """Let everything go on at once, also what waits; for the end of a keeper."""
@@ -80,25 +99,31 @@ class Pace:
 
     def wait(self, requests: int = 1) -> None:
         """Count requests about to be made, and wait until it is their turn."""
-        turn = self._count(requests, 0)
-        began = now = self._clock.boottime()
-        while now < turn and not self._is_lifted:
-            self._clock.sleep(min(turn - now, LONGEST_SLEEP))
-            now = self._clock.boottime()
-        if now > began:
-            self._meters.add(KEEP_PAUSED, now - began)
+        before = self._count(requests, 0)
+        if not self._left(*before):
+            return
+        began = self._clock.boottime()
+        while not self._is_lifted and (left := self._left(*before)):
+            self._clock.sleep(min(left, LONGEST_SLEEP))
+        self._meters.add(KEEP_PAUSED, self._clock.boottime() - began)
 
     def charge(self, requests: int = 0, nbytes: int = 0) -> None:
         """Count what was spent already; later requests wait for it."""
         self._count(requests, nbytes)
 
-    def _count(self, requests: int, nbytes: int) -> float:
+    def _count(self, requests: int, nbytes: int) -> tuple[float, float]:
         with self._lock:
             for spender in list(self._spenders):
                 more = spender.spent()
                 requests, nbytes = requests + more[0], nbytes + more[1]
             now = self._clock.boottime()
-            return max(self._requests.spend(now, requests), self._bytes.spend(now, nbytes))
+            return self._requests.spend(now, requests), self._bytes.spend(now, nbytes)
+
+    def _left(self, requests: float, nbytes: float) -> float:
+        with self._lock:
+            now = self._clock.boottime()
+            left = max(self._requests.left(now, requests), self._bytes.left(now, nbytes))
+            return left if left >= SHORTEST_SLEEP else 0.0
 
 
 def paced(batches: Iterable[T], env: Env) -> Iterable[T]:

@@ -1,5 +1,6 @@
 """`weir keep` as a person runs it, and an event pipeline that is kept by it."""
 
+import signal
 import threading
 from pathlib import Path
 
@@ -145,6 +146,21 @@ def test_an_event_pipeline_is_kept_beside_its_live_writer(run, tmp_path, policy)
     assert not failed
     run("keep", tmp_path / "lake", "--policy", policy, "--once")
     assert weir.open(table.uri).scan(freshness="base").count() == 250
+
+
+def test_a_second_interrupt_does_not_wait_for_jobs(tmp_path):
+    from weir.cli.keep import _signals
+    from weir.keep.keeper import Keeper
+    from weir.keep.policy import KeeperPolicy
+
+    before = signal.getsignal(signal.SIGINT)
+    keeper = Keeper([str(tmp_path)], KeeperPolicy())
+    with _signals(keeper):
+        signal.raise_signal(signal.SIGINT)
+        assert keeper._is_stopping
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.s3

@@ -25,6 +25,16 @@ REPLICAS = re.compile(r"(\d+) rows acknowledged, (\d+) in the table, each once; 
 PIPELINE = re.compile(r"(\d+) events, each once; (\d+) acknowledged; 0 lost")
 
 
+FOR_SERVICES = (
+    "shard_of(", "shards_of(", "writer(shards=", "writer.shards", "writer.fenced", "NotOwner",
+    "PerWriter(", "put_once(", "follow(", 'changes("now", consumer=', "bookmark", ".lag",
+    "drop_consumer(", "due(", "metrics()", '"keep"', '"--dry-run"', '"status"', "weir.Rows",
+    "pa.schema(", "BaseModel", "to_pandas()", "create_index(", "create_fts_index(", "indexes()",
+    "drop_index(", "add_columns(", "rename_column(", "drop_columns(", "when=", "params=", ".sql(",
+    "history()",
+)  # fmt: skip
+
+
 def run(name, folder):
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name)], cwd=folder, capture_output=True, text=True,
@@ -67,6 +77,12 @@ def test_a_pipeline_counts_each_event_once_whatever_is_killed_or_frozen(tmp_path
     assert told is not None
     held, acknowledged = map(int, told.groups())
     assert held >= acknowledged >= 100
+
+
+def test_the_two_services_use_all_that_is_for_services():
+    folders = [EXAMPLES / "replicas", EXAMPLES / "pipeline"]
+    text = " ".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    assert [name for name in FOR_SERVICES if name not in text] == []
 
 
 def test_every_example_is_run_and_short():

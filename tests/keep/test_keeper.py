@@ -9,20 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import weir
 from tests.support.moments import make, put, rows
 from tests.support.threads import Caller
 from weir.cli.keep import pages
 from weir.env import Env
-from weir.errors import InvalidInput, StoreError
+from weir.errors import InvalidInput, MissingEntry, StoreError
 from weir.format import paths
 from weir.keep.discover import Found, tables_below, tables_in
 from weir.keep.keeper import Keeper
 from weir.keep.policy import KeeperPolicy, Rule
 from weir.keep.server import Page, parse_address, serving
 from weir.keep.status import JobStatus, statuses
-from weir.meters import DUE_SECONDS, HELD_OBJECTS
+from weir.meters import (
+    DEBT_GENERATIONS,
+    DUE_SECONDS,
+    HELD_OBJECTS,
+    KEEP_DAMAGED,
+    KEEP_FAILING,
+    METRICS,
+)
 from weir.records.keeping import KeepRecords
 from weir.store.open import open_store
 from weir.upkeep.due import look
@@ -122,6 +130,68 @@ def test_a_table_whose_folder_cannot_be_searched_for_now_is_not_forgotten(tmp_pa
     assert list(kept.tables) == [table.uri]
 
 
+def test_a_table_that_cannot_be_opened_is_reported_once(tmp_path: Path) -> None:
+    filled(tmp_path / "b")
+    kept = keeper(tmp_path)
+    kept.find()
+    max((tmp_path / "b" / "_weir" / "table").iterdir()).write_bytes(b"?")
+    assert results(kept.once()) == {("b", "find", "damaged"), ("b", "look", "damaged")}
+    assert kept.once() == []
+    meters = kept._env.meters
+    assert meters.gauge(KEEP_DAMAGED) == {(): 1}, "two sentences about one table"
+
+
+def test_s1_a_prefix_that_is_gone_is_reported_and_its_tables_are_not_forgotten(
+    tmp_path: Path,
+) -> None:
+    table = filled(tmp_path / "lake" / "a")
+    kept = keeper(tmp_path / "lake")
+    kept.find()
+    (tmp_path / "lake").rename(tmp_path / "unmounted")
+    (report,) = kept.find()
+    assert (report.uri, report.result) == (str(tmp_path / "lake"), "failed")
+    assert "is not mounted" in report.said
+    assert list(kept.tables) == [table.uri]
+    (tmp_path / "unmounted").rename(tmp_path / "lake")
+    assert results(kept.once()) == {("a", "compact", "succeeded")}
+
+
+def test_c16_a_look_that_a_drop_overtook_leaves_no_damage_for_the_next_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = filled(tmp_path / "a")
+
+    def overtaken(*_: object) -> Any:
+        weir.drop(table.uri)
+        raise MissingEntry("the log lacks position 1")
+
+    monkeypatch.setattr("weir.keep.keeper.look", overtaken)
+    assert keeper(tmp_path).once() == []
+    monkeypatch.undo()
+    filled(tmp_path / "a")
+    assert results(keeper(tmp_path).once()) == {("a", "compact", "succeeded")}
+
+
+def test_searches_and_looks_that_fail_are_measured_and_shown(tmp_path: Path) -> None:
+    filled(tmp_path / "good")
+    (tmp_path / "bad" / "_weir" / "table").mkdir(parents=True)
+    (tmp_path / "bad" / "_weir" / "table" / f"{1:020}.json").write_text("{garbage")
+    kept = keeper(tmp_path)
+    kept.roots = (*kept.roots, str(tmp_path / "none"))
+    env = kept._env
+    env.meters.turn_on()
+    kept.once()
+    assert env.meters.gauge(KEEP_DAMAGED) == {(): 1}
+    assert env.meters.gauge(KEEP_FAILING) == {("find",): 1}
+    assert {(job.uri, job.status) for job in kept.statuses if job.job == "find"} == {
+        (str(tmp_path / "bad"), "damaged"),
+        (str(tmp_path / "none"), "failed"),
+    }
+    page = env.meters.page()
+    assert 'weir_keep_jobs_total{kind="find",result="damaged"} 1' in page
+    assert 'weir_keep_jobs_total{kind="find",result="failed"} 1' in page
+
+
 def test_one_round_does_what_is_due_everywhere(tmp_path: Path) -> None:
     for name in ("a", "b"):
         filled(tmp_path / name)
@@ -132,6 +202,19 @@ def test_one_round_does_what_is_due_everywhere(tmp_path: Path) -> None:
     assert results(told) == results(done)
     assert weir.open(tmp_path / "a").stats().base_rows == 1
     assert kept.once() == []
+
+
+def test_a_look_with_nothing_to_do_reads_the_clock_of_the_store_once(tmp_path: Path) -> None:
+    """It is read by writing, and a keeper looks at a thousand tables every minute."""
+    filled(tmp_path / "a")
+    kept = keeper(tmp_path, weir.KeepPolicy())
+    kept.find()
+    kept._env.meters.turn_on()
+    (known,) = kept.all_tables
+    assert kept.look_after(known) == []
+    page = kept._env.meters.page()
+    assert 'weir_store_request_seconds_count{verb="now"} 1\n' in page
+    assert 'verb="put' not in page
 
 
 def test_a_dry_run_names_what_is_due_and_changes_nothing(tmp_path: Path) -> None:
@@ -162,6 +245,51 @@ def test_rules_of_the_policy_choose_tables(tmp_path: Path) -> None:
     rules = [Rule("a", skip=True), Rule("*/b", settings={"compact": None})]
     done = keeper(tmp_path, tables=rules).once()
     assert results(done) == {("c", "compact", "succeeded")}
+
+
+def test_rules_that_are_no_policy_together_are_a_failure_of_their_tables_alone(
+    tmp_path: Path,
+) -> None:
+    for name in ("a", "b"):
+        filled(tmp_path / name)
+    rules = [
+        Rule("*", settings={"fence_retention": "1h"}),  # each is a policy with the defaults
+        Rule("a", settings={"min_age": "2h"}),
+    ]
+    kept = keeper(tmp_path, tables=rules)
+    done = kept.once()
+    assert results(done) == {("a", "look", "failed"), ("b", "compact", "succeeded")}
+    (failed,) = [report for report in done if report.result == "failed"]
+    assert "fence_retention must be at least min_age" in failed.said
+    assert "rules '*', 'a'" in failed.said
+    assert kept._env.meters.gauge(KEEP_FAILING) == {("look",): 1}
+
+
+def test_a_table_that_the_policy_leaves_alone_from_now_on_is_shown_no_longer(
+    tmp_path: Path,
+) -> None:
+    filled(tmp_path / "a")
+    kept = keeper(tmp_path, dry_run=True)
+    kept.once()
+    meters = kept._env.meters
+    assert meters.gauge(DEBT_GENERATIONS) == {(): 1}
+    kept.policy = replace(kept.policy, tables=[Rule("a", skip=True)])
+    assert kept.once() == []
+    assert meters.gauge(DEBT_GENERATIONS) == {(): 0}
+    assert kept.statuses == []
+
+
+def test_a_worker_that_breaks_ends_the_keeper(tmp_path: Path) -> None:
+    """Nobody reads what it says any more: better no keeper than one that only seems to work."""
+    filled(tmp_path / "a")
+
+    def tell(_report: JobReport) -> None:
+        raise BrokenPipeError
+
+    kept = Keeper([str(tmp_path)], KeeperPolicy(every=0.01, defaults=SOON), tell=tell, env=Env())
+    runner = Caller(kept.run)
+    with pytest.raises(BrokenPipeError):
+        runner.result()
 
 
 def test_a_failing_table_stops_no_other_and_is_tried_again(
@@ -325,10 +453,12 @@ def test_it_says_whether_it_is_alive_and_ready(address: tuple[Keeper, str]) -> N
     assert get(f"{url}/healthz")[0] == 503
 
 
-def test_its_metrics_are_served(address: tuple[Keeper, str]) -> None:
-    status, page = get(f"{address[1]}/metrics")
-    assert status == 200
-    assert "# TYPE weir_keep_jobs_total counter" in page
+def test_its_metrics_are_scraped_as_prometheus_reads_them(address: tuple[Keeper, str]) -> None:
+    with urllib.request.urlopen(f"{address[1]}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        page = answer.read().decode()
+    found = {family.name: family.type for family in text_string_to_metric_families(page)}
+    assert found == {metric.name.removesuffix("_total"): metric.kind for metric in METRICS}
 
 
 def test_the_gauges_say_what_holds_garbage_and_for_how_long_jobs_are_due(tmp_path: Path) -> None:

@@ -98,6 +98,24 @@ def test_lifting_the_limits_lets_a_request_go_that_waits_already() -> None:
     assert clock.passed == 1.0
 
 
+def test_another_limit_counts_for_what_was_spent_before() -> None:
+    """A policy that is read again helps at once, also while hours of debt are waited for."""
+    clock = Clock()
+    env = Env(clock=clock)
+    pace = Pace(clock, env.threads, env.meters)
+    pace.limit(requests=None, nbytes=1_000)
+    pace.charge(nbytes=100_000_000)  # what one long call of Lance has spent
+    go_on = clock.sleep
+
+    def sleep(seconds: float) -> None:
+        go_on(seconds)
+        pace.limit(requests=None, nbytes=50_000_000)
+
+    clock.sleep = sleep  # type: ignore[method-assign]
+    pace.wait()
+    assert clock.passed == pytest.approx(1 + 99_999_000 / 50_000_000)
+
+
 def filled(place: Path, rows: int = 1) -> weir.Table:
     table = make(place, shards=1)
     with table.writer() as writer:

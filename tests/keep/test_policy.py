@@ -98,6 +98,7 @@ def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
         ("[[defaults.checkpoints]]\nname='a'\nevery='x'", 3, "defaults.checkpoints.every"),
         ("[defaults]\nmin_age = '9d'", 2, "fence_retention must be at least min_age"),
         ("defaults = 3", 1, "defaults: expected a table"),
+        ("\nevery = 1" + "0" * 400, 2, "every: must be zero or more and finite"),
     ],
 )
 def test_an_error_names_the_file_the_line_and_the_setting(
@@ -112,6 +113,12 @@ def test_an_error_names_the_file_the_line_and_the_setting(
 def test_wrong_toml_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(weir.InvalidInput, match=r"keep.toml is not valid TOML.*line 2"):
         policy(tmp_path, "every = 1\njobs = = 2")
+
+
+@pytest.mark.parametrize("value", ["[" * 20_000, "9" * 20_000])
+def test_toml_that_no_parser_takes_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(weir.InvalidInput, match=r"keep.toml is not valid TOML"):
+        policy(tmp_path, f"every = {value}")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

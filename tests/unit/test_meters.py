@@ -1,6 +1,7 @@
 """The registry of metrics, what is measured, and the page."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -159,8 +160,24 @@ def test_no_label_has_a_value_that_is_not_in_its_list() -> None:
     meters.add(KEEP_JOBS, 1, "compact", "succeeded")
     meters.add(KEEP_JOBS, 2, "s3://lake/of-a-user", "succeeded")
     found = samples(meters.page())
-    assert found['weir_keep_jobs_total{job="compact",result="succeeded"}'] == 1
-    assert found[f'weir_keep_jobs_total{{job="{OTHER}",result="succeeded"}}'] == 2
+    assert found['weir_keep_jobs_total{kind="compact",result="succeeded"}'] == 1
+    assert found[f'weir_keep_jobs_total{{kind="{OTHER}",result="succeeded"}}'] == 2
+
+
+def test_a_child_forked_while_something_is_counted_can_count() -> None:
+    program = """
+import os, signal, sys, weir
+from weir.env import SYSTEM
+weir.metrics()
+SYSTEM.meters._lock.acquire()  # as another thread would, which the child does not have
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    weir.metrics()
+    os._exit(0)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
 
 
 def test_names_follow_the_rules_of_prometheus() -> None:
@@ -170,6 +187,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
         assert bool(metric.buckets) == (metric.kind == "histogram")
         assert tuple(sorted(set(metric.buckets))) == metric.buckets
         assert metric.help.endswith(".")
+        assert not {"job", "instance"} & set(metric.labels), "Prometheus renames these"
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 

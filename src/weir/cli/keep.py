@@ -78,7 +78,8 @@ def run(
     """Do what is due for every table below the prefixes, also for later ones.
 
     Never fences a writer that may live, unless the policy says after how long. Several keepers are
-    as safe as one. SIGHUP reads the policy again; SIGTERM ends when the jobs under way are done.
+    as safe as one. SIGHUP reads the policy again; SIGTERM and Ctrl-C end it when the jobs under way
+    are done, a second Ctrl-C at once.
     With --once the exit status is 1 if a job failed.
     """
     from weir.cli.upkeep import compact_on_spark
@@ -132,16 +133,11 @@ def status(call: Invocation, roots: Sequence[str], policy_file: Path | None) -> 
     """
     from weir.keep.discover import WORKERS
     from weir.keep.keeper import Keeper
-    from weir.keep.status import JobStatus
 
     policy = replace(_load(policy_file), jobs=WORKERS)
     keeper = Keeper(roots, policy, storage=call.storage, dry_run=True)
-    jobs = [
-        JobStatus(each.uri, each.job, each.result, each.said)
-        for each in keeper.once()
-        if each.job in ("find", "look") and each.result in ("failed", "damaged")
-    ]
-    jobs += [job for kept in keeper.all_tables for job in kept.jobs]
+    keeper.once()
+    jobs = keeper.statuses
     shown = [_standing(job) for job in jobs] or [
         output.aside(f"nothing was ever due in {output.many(len(keeper.tables), 'table')}")
     ]
@@ -182,10 +178,16 @@ def _check_root(root: str) -> None:
 
 @contextlib.contextmanager
 def _signals(keeper: Keeper) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the keeper, SIGHUP lets it read its policy again."""
+    """SIGTERM and Ctrl-C end the keeper, SIGHUP lets it read its policy again. A second Ctrl-C does
+    not wait for the jobs under way, which is as safe as killing it."""
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        keeper.stop()
+
     handlers = {
         signal.SIGTERM: lambda *_: keeper.stop(),
-        signal.SIGINT: lambda *_: keeper.stop(),
+        signal.SIGINT: interrupt,
         signal.SIGHUP: lambda *_: keeper.reload(),
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from weir import making
 from weir.env import SYSTEM, Env
@@ -35,7 +35,12 @@ class Skipped:
     """Why not."""
     is_link: bool = False
     """Nothing is wrong: it leads elsewhere."""
-    is_damaged: bool = False
+    result: Literal["failed", "damaged"] = "failed"
+
+    @staticmethod
+    def because(uri: str, error: WeirError) -> Skipped:
+        """The folder whose search met that error."""
+        return Skipped(uri, str(error), result="damaged" if error.kind == "data" else "failed")
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,11 @@ def tables_below(prefix: str, storage: StorageOf, env: Env = SYSTEM) -> Found:
 
     A listing for each folder that is no table, three requests for each table. Folders whose names
     begin with '_' or '.' are passed over, and so are the folders of tables and other datasets.
+    `RootMissing` when there is no such folder or bucket: its disk may not be mounted (S-1).
     """
     if _is_table(prefix, storage, env):
         return Found([open_store(prefix, storage(prefix), env=env).uri], [])
-    return _below(prefix, storage, env, DEEPEST)
+    return _below(prefix, storage, env, DEEPEST, must_exist=True)
 
 
 def is_behind_link(uri: str, root: str) -> bool:
@@ -76,8 +82,10 @@ def is_behind_link(uri: str, root: str) -> bool:
     return os.path.realpath(uri) != os.path.realpath(root) + uri[len(root) :]
 
 
-def _below(prefix: str, storage: StorageOf, env: Env, depth: int) -> Found:
-    store = open_store(prefix, storage(prefix), env=env)
+def _below(
+    prefix: str, storage: StorageOf, env: Env, depth: int, *, must_exist: bool = False
+) -> Found:
+    store = open_store(prefix, storage(prefix), env=env, must_exist=must_exist)
     level = _folders(store, _names(store))
     tables: list[str] = []
     skipped: list[Skipped] = []
@@ -103,7 +111,7 @@ def _look(uri: str, storage: StorageOf, env: Env) -> list[str] | Skipped | None:
             return []  # another dataset, a dropped table, or the store of a log
         return _folders(store, names)
     except WeirError as error:
-        return Skipped(uri, str(error), is_damaged=error.kind == "data")
+        return Skipped.because(uri, error)
     except Exception as error:  # noqa: BLE001 (of a library below, or a bug: hides no other table)
         return Skipped(uri, f"unexpected {type(error).__name__}: {error}")
 

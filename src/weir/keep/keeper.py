@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import cache
+from typing import Final, Literal
 
 from weir import making
 from weir.durations import seconds
@@ -21,6 +22,7 @@ from weir.keep.discover import Skipped, StorageOf, is_behind_link, tables_below
 from weir.keep.measures import watch
 from weir.keep.policy import KeeperPolicy
 from weir.keep.status import JobStatus, statuses
+from weir.meters import KEEP_JOBS
 from weir.pace import Pace
 from weir.records.keeping import KeepRecords, shortened
 from weir.store.open import normalize
@@ -57,6 +59,10 @@ class KeptTable:
     """What the last collection left."""
     told: frozenset[str] = frozenset()
     """What was said about it and still holds."""
+
+    def leave(self) -> None:
+        """The policy says to leave it alone: nothing of it is shown."""
+        self.found, self.jobs, self.collected = None, (), None
 
     def is_news(self, words: Collection[str], more: str) -> bool:
         """True when `more` was not said before; `words` is all that holds now."""
@@ -105,9 +111,11 @@ class Keeper:
         self._is_stopping = False
         self._wants_reload = False
         self._next_find = 0.0
-        self._skipped: dict[str, Skipped] = {}
-        """The folders that the last searches passed over, by their URI."""
-        watch(lambda: self.all_tables, env)
+        self._skipped: dict[str, tuple[Skipped, ...]] = {}
+        """What the last search below each prefix passed over."""
+        self._broken: BaseException | None = None
+        """What ended a worker."""
+        watch(lambda: self.all_tables, lambda: self.statuses, env)
 
     # -- called from anywhere, also from a signal handler ----------------------------------------
 
@@ -132,7 +140,7 @@ class Keeper:
     def once(self) -> list[JobReport]:
         """Look at every table once, in random order, and do what is due; returns all outcomes."""
         reports = self.find()
-        kept = [each for each in self.tables.values() if self._policy_of(each) is not None]
+        kept = self.all_tables
         self._env.random.shuffle(kept)
         done = self._env.threads.map(self.look_after, kept, workers=self.policy.jobs)
         return [*reports, *(report for each in done for report in each)]
@@ -140,13 +148,14 @@ class Keeper:
     def find(self) -> list[JobReport]:
         """Search the prefixes for tables; returns what could not be searched: each prefix, and each
         folder that a search before did not report."""
-        failed: list[JobReport] = []
-        news: list[JobReport] = []
+        failed: list[Skipped] = []
+        news: list[Skipped] = []
         for root in self.roots:
             try:
                 found = tables_below(root, self._storage, self._env)
             except WeirError as error:
-                failed.append(JobReport(root, "find", "failed", str(error)))
+                failed.append(Skipped.because(root, error))
+                self._skipped = {**self._skipped, root: tuple(failed[-1:])}
                 continue
             with self._lock:
                 for uri in found.tables:
@@ -156,25 +165,36 @@ class Keeper:
                     if not any(_is_below(uri, each.uri) for each in found.failed):
                         del self.tables[uri]
             news += self._passed_over(root, found.skipped)
-        for report in (*failed, *news):
+        unsearched = (*failed, *news)
+        reports = [JobReport(each.uri, "find", each.result, each.said) for each in unsearched]
+        for report in reports:
             logger.warning("keep.find.failed root=%s reason=%s", report.uri, report.said)
+            self._env.meters.add(KEEP_JOBS, 1, report.job, report.result)
             self._tell(report)
         self.is_ready = self.is_ready or not failed
-        return [*failed, *news]
+        return reports
 
-    def _passed_over(self, root: str, skipped: Sequence[Skipped]) -> list[JobReport]:
-        """What is to be said about folders that were not searched; once, not at every search."""
-        news = [each for each in skipped if each.uri not in self._skipped]
-        others = {u: each for u, each in self._skipped.items() if not _is_below(u, root)}
-        self._skipped = others | {each.uri: each for each in skipped}
+    def _passed_over(self, root: str, skipped: Sequence[Skipped]) -> list[Skipped]:
+        """The folders that were not searched, and not said to be so before."""
+        known = {each.uri for found in self._skipped.values() for each in found}
+        news = [each for each in skipped if each.uri not in known]
+        self._skipped = {**self._skipped, root: tuple(skipped)}
         for each in news:
             if each.is_link:
                 logger.info("keep.find.link folder=%s", each.uri)
-        return [
-            JobReport(each.uri, "find", "damaged" if each.is_damaged else "failed", each.said)
-            for each in news
+        return [each for each in news if not each.is_link]
+
+    @property
+    def statuses(self) -> list[JobStatus]:
+        """The status of every job after the last look at its table, and of every search that
+        failed."""
+        unsearched = {each.uri: each for found in self._skipped.values() for each in found}
+        searches = [
+            JobStatus(each.uri, "find", each.result, each.said)
+            for each in unsearched.values()
             if not each.is_link
         ]
+        return [*searches, *(job for kept in self.all_tables for job in kept.jobs)]
 
     @property
     def all_tables(self) -> list[KeptTable]:
@@ -184,25 +204,24 @@ class Keeper:
 
     def look_after(self, kept: KeptTable) -> list[JobReport]:
         """Look at one table and do what is due."""
-        policy = self._policy_of(kept)
-        if policy is None:
-            return []
         reports: list[JobReport] = []
         try:
+            policy = self.policy.of(kept.uri)
+            if policy is None:
+                kept.leave()
+                return []
             reports = self._do_due(kept, policy)
             kept.failures = 0
         except NotAWeirTable:
             self._forget(kept)
-            return []
         except WeirError as error:
-            reports = [self._look_failed(kept, error)]
+            is_damage = error.kind == "data"
+            reports = self._look_failed(kept, "damaged" if is_damage else "failed", str(error))
         except Exception as error:
             # Of a library below, or a bug: no reason to stop the upkeep of other tables.
             logger.exception("keep.look.broke table=%s", kept.uri)
             said = f"unexpected {type(error).__name__}: {error}"
-            reports = [JobReport(kept.uri, "look", "failed", said)]
-            kept.failures += 1
-            kept.table = None
+            reports = self._look_failed(kept, "failed", said)
         for report in reports:
             self._tell(report)
         return reports
@@ -219,7 +238,8 @@ class Keeper:
             table = making.open(kept.uri, storage_options=storage, env=env)
             kept.table = table
         core = table.core
-        found = look(core, policy, core.store.now)
+        now = cache(core.store.now)  # read by writing: once for a look, and for what is shown of it
+        found = look(core, policy, now)
         reports = self._news(kept, found)
         for job in found:
             if self._dry_run:
@@ -237,7 +257,7 @@ class Keeper:
         known = KeepRecords(core.store, core.env).latest()
         done = {report.job for report in reports if report.result == "succeeded"}
         still = replace(found, jobs=tuple(job for job in found if job.key not in done))
-        kept.jobs = statuses(still, known, policy, core.store.now())
+        kept.jobs = statuses(still, known, policy, now())
         return reports
 
     def _news(self, kept: KeptTable, found: Upkeep) -> list[JobReport]:
@@ -253,25 +273,29 @@ class Keeper:
             if kept.is_news(words, word)
         ]
 
-    def _look_failed(self, kept: KeptTable, error: WeirError) -> JobReport:
-        if error.kind != "data":
-            kept.failures += 1
-            kept.table = None
-            return JobReport(kept.uri, "look", "failed", str(error))
-        report = JobReport(kept.uri, "look", "damaged", str(error))
-        if kept.table is not None and not self._dry_run:
+    def _look_failed(
+        self, kept: KeptTable, result: Literal["failed", "damaged"], said: str
+    ) -> list[JobReport]:
+        """What is to be said of a look that ended so; of damage once, not at every look."""
+        self._env.meters.add(KEEP_JOBS, 1, "look", result)
+        kept.jobs = (JobStatus(kept.uri, "look", result, said),)
+        report = JobReport(kept.uri, "look", result, said)
+        if result == "damaged" and kept.table is not None and not self._dry_run:
             core = kept.table.core
             try:
-                KeepRecords(core.store, core.env).damaged(str(error))
-            except WeirError as unwritten:
-                logger.warning("keep.unrecorded table=%s job=look reason=%s", core.uri, unwritten)
+                core.record_number()  # C-16: nothing for a table that was dropped
+                KeepRecords(core.store, core.env).damaged(said)
+            except NotAWeirTable:
+                self._forget(kept)
+                return []
+            except WeirError as error:
+                logger.warning("keep.unrecorded table=%s job=look reason=%s", core.uri, error)
         else:
-            kept.failures += 1  # it cannot even be opened: look again, but not every minute
-        kept.is_news([shortened(str(error))], shortened(str(error)))
-        return report
-
-    def _policy_of(self, kept: KeptTable) -> KeepPolicy | None:
-        return self.policy.of(kept.uri)
+            kept.failures += 1  # look again, but not every minute
+            kept.table = None
+        if result == "damaged" and not kept.is_news([shortened(said)], shortened(said)):
+            return []
+        return [report]
 
     def _forget(self, kept: KeptTable) -> None:
         with self._lock:
@@ -290,6 +314,8 @@ class Keeper:
             self._wake_workers()
             for worker in self._workers:
                 worker.join()
+        if self._broken is not None:
+            raise self._broken  # the keeper would turn, and nobody would work
 
     def _turn(self) -> None:
         clock = self._env.clock
@@ -333,11 +359,15 @@ class Keeper:
 
     def _work_as(self, number: int) -> Callable[[], None]:
         def work() -> None:
-            while (kept := self._take(number)) is not None:
-                try:
-                    self.look_after(kept)
-                finally:
-                    self._give_back(kept)
+            try:
+                while (kept := self._take(number)) is not None:
+                    try:
+                        self.look_after(kept)
+                    finally:
+                        self._give_back(kept)
+            except BaseException as error:  # noqa: BLE001  raised by `run`
+                self._broken = error
+                self.stop()
 
         return work
 

@@ -31,28 +31,29 @@ class Kept(Protocol):
     """A table, as its last look left it."""
 
     found: Upkeep | None
-    jobs: tuple[JobStatus, ...]
     collected: GcReport | None
 
 
-def watch(tables: Callable[[], Sequence[Kept]], env: Env) -> None:
-    """Let the gauges of this process show the keeper of those tables."""
+def watch(
+    tables: Callable[[], Sequence[Kept]], statuses: Callable[[], Sequence[JobStatus]], env: Env
+) -> None:
+    """Let the gauges of this process show the keeper of those tables and jobs."""
     meters = env.meters
 
     def total(read: str) -> Mapping[Labels, float]:
         found = [kept.found for kept in tables() if kept.found is not None]
         return {(): sum(getattr(each.debt, read) for each in found)}
 
-    def counted(status: str) -> Mapping[Labels, float]:
-        jobs = [job for kept in tables() for job in kept.jobs if job.status == status]
-        return {(kind,): n for kind, n in Counter(j.job.partition(" ")[0] for j in jobs).items()}
+    def those(status: str) -> list[JobStatus]:
+        return [job for job in statuses() if job.status == status]
 
-    def number(status: str) -> Mapping[Labels, float]:
-        return {(): sum(counted(status).values())}
+    def counted(status: str) -> Mapping[Labels, float]:
+        kinds = Counter(job.job.partition(" ")[0] for job in those(status))
+        return {(kind,): n for kind, n in kinds.items()}
 
     def due() -> Mapping[Labels, float]:
         longest: dict[Labels, float] = {}
-        for job in (job for kept in tables() for job in kept.jobs if job.due_since):
+        for job in (job for job in statuses() if job.due_since):
             kind = (job.job.partition(" ")[0],)
             # Not the store's clock, which is read by writing: nothing is decided by it.
             waited = env.clock.wall() - (job.due_since or 0)
@@ -67,8 +68,8 @@ def watch(tables: Callable[[], Sequence[Kept]], env: Env) -> None:
         return {(reason,): found[reason] for reason in HELD}
 
     meters.watch(KEEP_TABLES, lambda: {(): len(tables())})
-    meters.watch(KEEP_DAMAGED, lambda: number("damaged"))
-    meters.watch(KEEP_LEFT, lambda: number("left"))
+    meters.watch(KEEP_DAMAGED, lambda: {(): len({job.uri for job in those("damaged")})})
+    meters.watch(KEEP_LEFT, lambda: {(): len(those("left"))})
     meters.watch(KEEP_SILENT, lambda: counted("silent"))
     meters.watch(KEEP_FAILING, lambda: counted("failed"))
     meters.watch(DEBT_ENTRIES, lambda: total("entries"))

@@ -103,12 +103,21 @@ class KeeperPolicy:
                 raise InvalidInput(f"KeeperPolicy.{name}: expected {said}, got {value!r}")
 
     def of(self, uri: str) -> KeepPolicy | None:
-        """The policy for the table at `uri`; None: it is left alone."""
-        found, skip = self.defaults, False
-        for rule in self.tables:
-            if rule.fits(uri):
-                found, skip = replace(found, **rule.settings), rule.skip
-        return None if skip else found
+        """The policy for the table at `uri`; None: it is left alone. `InvalidInput` when the rules
+        that fit it cannot be one policy."""
+        fitting = [rule for rule in self.tables if rule.fits(uri)]
+        if fitting and fitting[-1].skip:
+            return None
+        settings: dict[str, Any] = {}
+        for rule in fitting:
+            settings |= rule.settings
+        try:
+            return replace(self.defaults, **settings)
+        except InvalidInput as error:
+            rules = ", ".join(repr(rule.match) for rule in fitting)
+            raise InvalidInput(
+                f"{error}; so say the rules {rules} of the policy together, which all fit {uri}"
+            ) from error
 
 
 def load(path: Path) -> KeeperPolicy:
@@ -119,7 +128,7 @@ def load(path: Path) -> KeeperPolicy:
         raise InvalidInput(f"cannot read the policy {path}: {error}") from error
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of a number or a nesting without end
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
     return _Reader(path, text).policy(content)
 
