@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"types", "errors", "config", "env", "durations", "colors", "meters", "pace"}),
+    frozenset({"types", "errors", "config", "env", "durations", "meters", "pace"}),
     frozenset({"format"}),
     frozenset({"store"}),
     frozenset({"records", "keys"}),

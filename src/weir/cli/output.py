@@ -22,7 +22,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from weir.colors import THEME
+from weir.cli.colors import THEME
 from weir.errors import WeirError
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
@@ -129,7 +129,6 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def _print(screen: Console, part: RenderableType) -> None:
-
     if isinstance(part, Text) and part.no_wrap:  # one line of many: what fits on the screen
         screen.print(part, no_wrap=True, overflow="ellipsis")
     else:  # a sentence is as long as it is; a table is fitted to the screen
