@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
@@ -43,11 +43,6 @@ class ShardSite:
     def is_apart(self) -> bool:
         """True when the log is in a store of its own."""
         return self.wal is not self.store
-
-    @property
-    def in_table(self) -> ShardSite:
-        """The shard with its log beside the data, where entries may have been left (S-3)."""
-        return replace(self, wal=self.store, place=0, wal_after=0)
 
 
 @dataclass(frozen=True)

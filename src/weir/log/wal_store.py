@@ -242,11 +242,6 @@ class WalStores:
             self._folders.clear()
             self._proved.clear()  # another disk may be in its place
 
-    def folder_at(self, root: str) -> Store:
-        """The folder with that URI, checked like that of a record."""
-        uri, _, folder = root.rpartition("/")
-        return self.folder(LogPlace(uri=uri, folder=folder))
-
     def place_for(self, uri: str, *, is_named: bool = False) -> LogPlace:
         """Where logs of the table that go to that WAL store begin: in the recorded folder, or in a
         new one, which is then in the table's record (S-8).
