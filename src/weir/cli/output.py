@@ -83,7 +83,9 @@ class Output:
         sys.stdout.flush()
 
     @contextmanager
-    def working(self, label: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    def working(
+        self, label: str, *, is_shown: bool = True
+    ) -> Iterator[Callable[[str, int, int | None], None]]:
         """Show progress on standard error if that is a terminal. The library calls what this
         yields with the kind of work, how much of it is done, and the total if it is known."""
         screen = console(stderr=True)
@@ -95,7 +97,7 @@ class Output:
             TimeElapsedColumn(),
             console=screen,
             transient=True,
-            disable=self.json or not screen.is_terminal,
+            disable=self.json or not is_shown or not screen.is_terminal,
         )
         with progress:
             task = progress.add_task(label, total=None, count="")
@@ -192,8 +194,8 @@ def complain(message: str) -> None:
 
 def message_of(error: Exception) -> str:
     """What the error says; an error of the operating system without its number."""
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
 
 
