@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import weir
+from simulator.steps import Died
 from tests.support.local_shard import QuickClock
 from tests.support.moments import again, expect, make, put, rows
 from weir.env import Env
@@ -98,10 +99,6 @@ def test_s7_a_disk_that_comes_back_while_a_read_looks_hides_nothing(tmp_path, mo
     monkeypatch.setattr(LocalStore, "_is_missing", after_the_miss)
     assert rows(reader) == expect((A, "a"), (B, "b"))
     assert not there.exists()
-
-
-class Died(BaseException):
-    """The process ends here."""
 
 
 def test_s2_a_log_that_was_replaced_does_not_count_again_when_its_disk_is_back(tmp_path):
