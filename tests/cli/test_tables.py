@@ -246,7 +246,9 @@ def test_drop_asks_first_and_leaves_nothing(run, table, monkeypatch):
     refused = run("drop", table.uri)
     assert (refused.status, "--yes" in refused.err) == (2, True)
     assert table.count() > 0
-    assert run("drop", table.uri, "--json").json() == {"uri": table.uri, "dropped": True}
+    assert run("drop", table.uri, "--json").status == 2, "it says how to print, and no more"
+    assert weir.exists(table.uri)
+    assert run("drop", table.uri, "--json", "--yes").json() == {"uri": table.uri, "dropped": True}
     assert not weir.exists(table.uri)
     assert run("drop", table.uri, "--yes").status == 1
 

@@ -108,8 +108,8 @@ class Output:
             yield tell
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """End the command unless the answer is yes. `--yes` and `--json` answer it."""
-        if yes or self.json:
+        """End the command unless the answer is yes. `--yes` answers it."""
+        if yes:
             return
         if not is_terminal(sys.stdin):
             raise click.UsageError(f"{question} Confirm with --yes: there is no terminal")
