@@ -24,6 +24,7 @@ from weir.upkeep.compact.jobs import Jobs
         ["gc", "--watch", "0"],
         ["tail", "--poll", "-1"],
         ["tail", "--poll", "nan"],
+        ["tail", "--limit", "0"],
         ["top", "--interval", "-1"],
     ],
 )
