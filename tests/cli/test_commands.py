@@ -186,6 +186,12 @@ def test_ls_lists_the_tables_in_a_folder(run, table, tmp_path):
     assert (empty.status, empty.out) == (0, "")
 
 
+def test_ls_of_a_table_says_that_it_is_one(run, table):
+    ran = run("ls", table.uri)
+    assert (ran.status, ran.out) == (0, "")
+    assert ran.err == f"weir: {table.uri} is a table itself; weir stats shows it\n"
+
+
 def test_ls_lists_the_other_tables_beside_a_damaged_one(run, table, tmp_path):
     (tmp_path / "bad" / "_weir" / "table").mkdir(parents=True)
     (tmp_path / "bad" / "_weir" / "table" / f"{1:020}.json").write_text("{garbage")
