@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -33,7 +33,6 @@ Seen = tuple[Any, ...]
 """A row as a consumer gets it; a delete may have the key only."""
 Part = tuple[int, list[Seen]]
 """The position of an entry, and its rows that a feed has handed out, which are not all."""
-FINAL: Final = Role("final", ops=1)
 
 
 def draw_feeds(plan: Plan, rng: random.Random) -> None:

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 
-from simulator.gc_states import NEVER, Bounds, Broken, State, first_state, steps
+from simulator.gc_states import NEVER, Bounds, State, first_state, steps
+from simulator.models import Broken, report, visit_all
 
 __all__ = ["NEVER", "Bounds", "Broken", "check", "explore", "main"]
 
@@ -50,36 +50,7 @@ def check(s: State) -> None:
 def explore(bounds: Bounds) -> int:
     """Visit every reachable state and return their number, or raise `Broken` with its trace."""
     start = first_state(bounds)
-    came_from: dict[State, tuple[State | None, str]] = {start: (None, "start")}
-    todo = [start]
-    while todo:
-        state = todo.pop()
-        try:
-            for name, after in steps(state, bounds):
-                if after in came_from:
-                    continue
-                came_from[after] = (state, name)
-                try:
-                    check(after)
-                except Broken as broken:
-                    broken.trace = _trace(came_from, after)
-                    raise
-                todo.append(after)
-        except Broken as broken:
-            broken.trace = broken.trace or _trace(came_from, state)
-            raise
-        if len(came_from) > bounds.states_max:
-            raise OverflowError(f"more than {bounds.states_max} states; use smaller bounds")
-    return len(came_from)
-
-
-def _trace(came_from: dict[State, tuple[State | None, str]], state: State) -> list[str]:
-    names: list[str] = []
-    at: State | None = state
-    while at is not None:
-        at, name = came_from[at]
-        names.append(name)
-    return names[::-1]
+    return visit_all(start, lambda state: steps(state, bounds), check, bounds.states_max)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -94,15 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--states-max", type=int, default=Bounds.states_max)
     chosen = vars(parser.parse_args(arguments))
     bounds = Bounds(**{**chosen, "roles": tuple(chosen["roles"])})
-    began = time.perf_counter()
-    try:
-        states = explore(bounds)
-    except Broken as broken:
-        print(f"BROKEN {broken}")
-        print("\n".join(f"  {i:3} {name}" for i, name in enumerate(broken.trace)))
-        return 1
-    print(f"{states} states, no property broken, {time.perf_counter() - began:.1f} s; {bounds}")
-    return 0
+    print(bounds)
+    return report(lambda: explore(bounds))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from simulator.models import Broken
+
 T = TypeVar("T")
 
 NEVER = math.inf
@@ -79,15 +81,6 @@ class State(NamedTuple):
     acked: tuple[tuple[int, int], ...]
     """(position, row) of every acknowledgement given."""
     flushed: frozenset[int]
-
-
-class Broken(Exception):
-    """A property does not hold; `trace` has the steps that lead there."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        super().__init__(f"{rule}: {text}")
-        self.rule = rule
-        self.trace: list[str] = []
 
 
 Step = tuple[str, State]

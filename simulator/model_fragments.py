@@ -144,10 +144,6 @@ class Dataset:
         """None."""
         return []
 
-    def list_indices(self) -> list[Any]:
-        """None."""
-        return []
-
     def read_transaction(self, version: int) -> Any:
         """The transaction that made that version."""
         properties = dict(self._lake.open_base(version).properties)

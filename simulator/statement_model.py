@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
+
+from simulator.models import Broken, report, visit_all
 
 SHARDS: Final = (0, 1)
 PLANTS: Final = (
@@ -104,15 +105,6 @@ Known = tuple[Any, ...]
 """A process: its place in its program, then what it knows."""
 Steps = Iterator[tuple[str, State, Known]]
 """The name of a step, and the state and the process after it."""
-
-
-class Broken(Exception):
-    """A property does not hold."""
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"{name}: {text}")
-        self.name = name
-        self.trace: list[str] = []
 
 
 # -- the store -----------------------------------------------------------------------------------
@@ -462,36 +454,7 @@ def steps(s: State, roles: tuple[str, ...], plant: str) -> Iterator[tuple[str, S
 def explore(roles: tuple[str, ...], *, plant: str = "", states_max: int = 5_000_000) -> int:
     """Visit every reachable state and return their number, or raise `Broken` with its trace."""
     start = State(at=tuple(_ROLES[me[0]][1] for me in roles))
-    came_from: dict[State, tuple[State | None, str]] = {start: (None, "start")}
-    todo = [start]
-    while todo:
-        state = todo.pop()
-        try:
-            for name, after in steps(state, roles, plant):
-                if after in came_from:
-                    continue
-                came_from[after] = (state, name)
-                try:
-                    check(after)
-                except Broken as broken:
-                    broken.trace = _trace(came_from, after)
-                    raise
-                todo.append(after)
-        except Broken as broken:
-            broken.trace = broken.trace or _trace(came_from, state)
-            raise
-        if len(came_from) > states_max:
-            raise OverflowError(f"more than {states_max} states; use fewer processes")
-    return len(came_from)
-
-
-def _trace(came_from: dict[State, tuple[State | None, str]], state: State) -> list[str]:
-    names: list[str] = []
-    at: State | None = state
-    while at is not None:
-        at, name = came_from[at]
-        names.append(name)
-    return names[::-1]
+    return visit_all(start, lambda state: steps(state, roles, plant), check, states_max)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -505,15 +468,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--plant", choices=PLANTS, default="")
     parser.add_argument("--states-max", type=int, default=5_000_000)
     chosen = parser.parse_args(arguments)
-    began = time.perf_counter()
-    try:
-        states = explore(tuple(chosen.roles), plant=chosen.plant, states_max=chosen.states_max)
-    except Broken as broken:
-        print(f"BROKEN {broken}")
-        print("\n".join(f"  {i:3} {name}" for i, name in enumerate(broken.trace)))
-        return 1
-    print(f"{states} states, no property broken, {time.perf_counter() - began:.1f} s")
-    return 0
+    return report(
+        lambda: explore(tuple(chosen.roles), plant=chosen.plant, states_max=chosen.states_max)
+    )
 
 
 if __name__ == "__main__":

@@ -25,3 +25,21 @@ def watched(thing: T, operations: str | tuple[str, ...], hook: Callable[[str], o
     held: Any = thing
     found: T = replace(held, env=replace(held.env, failpoint=failpoint))
     return found
+
+
+class Died(BaseException):
+    """The end of a process, which nothing catches."""
+
+
+def dies_at(step: str, times: int = 1) -> Callable[[str], None]:
+    """A failpoint, or a hook of `watched`, that ends the process there, when it comes there for the
+    nth time; "sealed" is every step called "sealed SHARD"."""
+    left = [times]
+
+    def hook(reached: str) -> None:
+        if reached.partition(" ")[0] == step:
+            left[0] -= 1
+            if not left[0]:
+                raise Died(step)
+
+    return hook

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.clouds import AzuriteServer, MotoServer, NotInstalledError
 from tests.support.fake_gcs import FakeGcs
-from tests.support.seaweed import SeaweedServer
 from tests.support.stores import StoreKind, numbered
+from weir.testing.seaweed import SeaweedServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,7 @@ from uuid import UUID
 from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
-from weir import colors
-from weir.cli import stats
+from weir.cli import colors, stats
 from weir.read.stats import ShardStats, TableStats
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "img"

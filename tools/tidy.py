@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset(
-        {"types", "errors", "config", "env", "durations", "colors", "lazy", "meters", "pace"}
-    ),
+    frozenset({"types", "errors", "config", "env", "durations", "lazy", "meters", "pace"}),
     frozenset({"format"}),
     frozenset({"store"}),
     frozenset({"records", "keys"}),

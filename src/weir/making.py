@@ -75,7 +75,8 @@ def create(
     Raises `InvalidInput` for arguments that do not fit, or when something is there already, or the
     place is inside another table (nothing is written); `StoreUnsuitable` when the store fails a
     probe of put-if-absent. `expire` says when rows expire (`Table.set_expire` changes it). About 60
-    requests for the probe, two for each folder above, one for each shard, and a handful more.
+    requests for the probe, two for each folder above, one for each shard, and a handful more. `env`
+    is for tests: see `weir.testing.faulty`.
     """
     key = _key_names(primary_key)
     plain = without_views(as_schema(schema))

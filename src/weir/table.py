@@ -38,8 +38,9 @@ from weir.upkeep.adopt_shard import AdoptReport, Order, adopt_shard
 from weir.upkeep.checkpoint import Moment
 from weir.upkeep.clone import clone
 from weir.upkeep.columns import NewColumns, add_columns, drop_columns, rename_column
-from weir.upkeep.compact.run import LEASE, CompactReport, compact
+from weir.upkeep.compact.run import CompactReport, compact
 from weir.upkeep.consumers import drop_consumer, open_feed
+from weir.upkeep.defaults import FENCE_RETENTION, LEASE, MIN_AGE
 from weir.upkeep.exclusive import before_writing
 from weir.upkeep.expire import set_expire
 from weir.upkeep.gc.collect import gc
@@ -673,8 +674,8 @@ class Table:
 
     def gc(
         self,
-        min_age: Duration = "15m",
-        fence_retention: Duration = "7d",
+        min_age: Duration = MIN_AGE,
+        fence_retention: Duration = FENCE_RETENTION,
         dry_run: bool = False,  # noqa: FBT001, FBT002  the contract's spelling
         *,
         kinds: Collection[Kind] | None = None,

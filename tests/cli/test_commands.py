@@ -24,6 +24,7 @@ from weir.upkeep.compact.jobs import Jobs
         ["gc", "--watch", "0"],
         ["tail", "--poll", "-1"],
         ["tail", "--poll", "nan"],
+        ["tail", "--limit", "0"],
         ["top", "--interval", "-1"],
     ],
 )
@@ -183,6 +184,12 @@ def test_ls_lists_the_tables_in_a_folder(run, table, tmp_path):
     assert run("ls", tmp_path, "--json").json() == [str(tmp_path / "b.lance"), table.uri]
     empty = run("ls", tmp_path / "no-table")
     assert (empty.status, empty.out) == (0, "")
+
+
+def test_ls_of_a_table_says_that_it_is_one(run, table):
+    ran = run("ls", table.uri)
+    assert (ran.status, ran.out) == (0, "")
+    assert ran.err == f"weir: {table.uri} is a table itself; weir stats shows it\n"
 
 
 def test_ls_lists_the_other_tables_beside_a_damaged_one(run, table, tmp_path):

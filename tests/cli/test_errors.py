@@ -129,10 +129,6 @@ def test_a_missing_configuration_file_that_was_named_is_an_error(run, tmp_path):
     assert "none.toml" in ran.err
 
 
-def test_version(run):
-    assert run("--version").out.startswith("weir 0.")
-
-
 def test_the_module_runs_as_a_program(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "weir", "stats", str(tmp_path)],

@@ -103,6 +103,9 @@ def test_a_wrong_policy_names_file_and_line(run, tmp_path):
     ran = run("keep", tmp_path, "--policy", path, "--once")
     assert ran.status == 1
     assert f"{path}, line 3: jobs" in ran.err
+    path.unlink()
+    said = f"weir: cannot read the policy {path}: No such file or directory\n"
+    assert run("keep", tmp_path, "--policy", path, "--once").err == said
 
 
 def test_an_event_pipeline_is_kept_beside_its_live_writer(run, tmp_path, policy):

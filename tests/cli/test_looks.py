@@ -18,8 +18,7 @@ from rich.console import Console
 
 import weir
 from tools import screens
-from weir import colors
-from weir.cli import output, sources
+from weir.cli import colors, output, sources
 from weir.cli.checkpoint import remaining
 from weir.cli.output import Output
 from weir.cli.stats import Sample, overview
@@ -240,11 +239,6 @@ def _no_pyspark(name):
     if name == "pyspark":
         raise importlib.metadata.PackageNotFoundError(name)
     return "1.0"
-
-
-def test_compact_says_what_it_did_or_that_there_was_nothing(run, table):
-    assert "3 written" in run("compact", table.uri).out
-    assert "nothing to do" in run("compact", table.uri).out
 
 
 def test_compact_on_spark_without_spark_says_what_to_install(run, table, monkeypatch):

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -92,6 +93,30 @@ def test_a_closed_output_is_one_that_nobody_reads(table):
     assert closed(table, "2>&-", "scan", table.uri).returncode == 0
     assert closed(table, "2>&-", "scan", table.uri + "-not").returncode == 1
     assert closed(table, "<&- >&- 2>&-", "scan", table.uri).returncode == 0
+
+
+def test_rows_that_are_typed_are_not_painted_over(wide):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "weir", "put", wide.uri]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while b"Ctrl-D" not in seen:
+            seen += os.read(ours, 65536)
+        os.write(ours, b"id\n7\n\x04")
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
+            while True:
+                seen += os.read(ours, 65536)
+        assert process.wait() == 0
+    os.close(ours)
+    assert "put 1 row" in re.sub(r"\x1b\[[0-9;]*m", "", seen.decode())
+    assert "━" not in seen.decode()
+
+
+def test_a_full_disk_is_named_without_its_number(table):
+    for command in (["scan"], ["scan", "--json"], ["scan", "--format", "csv"], ["stats"]):
+        ran = closed(table, "> /dev/full", *command, table.uri)
+        assert (ran.returncode, ran.stderr) == (1, "weir: No space left on device\n"), command
 
 
 def test_top_needs_a_terminal_or_once(run, table):

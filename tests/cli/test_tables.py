@@ -218,9 +218,18 @@ def test_c15_checkpoint_release_lets_go_of_a_deleted_clone_only(run, table, tmp_
     refused = run("checkpoint", "release", table.uri, copy, "--yes")
     assert refused.status == 1
     assert "still exists" in refused.err
+    assert f"weir checkpoint release {table.uri} {copy}" in run("drop", table.uri, "-y").err
     shutil.rmtree(copy)
     assert run("checkpoint", "release", table.uri, copy, "--yes").status == 0
     assert run("checkpoint", "list", table.uri, "--json").json() == []
+
+
+def test_a_command_that_is_told_can_be_typed_as_it_stands(run, tmp_path):
+    place = tmp_path / "my table"
+    made = run("create", place, "-C", "id:int64", "--key", "id").out
+    assert f"weir put '{place}' FILE" in made
+    run("checkpoint", "create", place, "--name", "now")
+    assert f"weir restore '{place}' " in run("restore", place, "now", "--yes").out
 
 
 def test_restore_asks_first(run, table, monkeypatch):
@@ -237,7 +246,9 @@ def test_drop_asks_first_and_leaves_nothing(run, table, monkeypatch):
     refused = run("drop", table.uri)
     assert (refused.status, "--yes" in refused.err) == (2, True)
     assert table.count() > 0
-    assert run("drop", table.uri, "--json").json() == {"uri": table.uri, "dropped": True}
+    assert run("drop", table.uri, "--json").status == 2, "it says how to print, and no more"
+    assert weir.exists(table.uri)
+    assert run("drop", table.uri, "--json", "--yes").json() == {"uri": table.uri, "dropped": True}
     assert not weir.exists(table.uri)
     assert run("drop", table.uri, "--yes").status == 1
 
@@ -254,19 +265,6 @@ def test_compact_then_gc(run, table):
     assert "deleted" in shown.out
     assert run("gc", table.uri, "--fence-retention", "1s").status == 1
     assert table.scan().count() == 3
-
-
-def test_compact_again_and_again_until_interrupted(run, table, monkeypatch):
-    pauses = []
-
-    def sleep(seconds):
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(upkeep, "sleep", sleep)
-    assert run("compact", table.uri, "--watch", "5m").status == 0
-    assert pauses == [300.0, 300.0]
 
 
 def test_watching_folds_only_what_is_due(run, table, monkeypatch):

@@ -246,7 +246,7 @@ def test_a_record_may_have_line_breaks_wherever_a_block_ends(monkeypatch, block,
     assert [list(row.values()) for row in found] == [[a, b.replace('""', '"')] for a, b in cells]
 
 
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
+@pytest.mark.parametrize("format", ["csv", "jsonl", "arrow", "parquet"])
 def test_scan_and_put_of_a_table_with_every_type(run, tmp_path, format):
     kinds = [t for t, _ in LEAVES if t != pa.null()]
     fields = [pa.field("id", pa.string(), nullable=False)]

@@ -17,8 +17,8 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, PreconditionError
 from obstore.store import S3Store
 
-from tests.support.seaweed import SeaweedServer
 from tests.support.stores import StoreKind
+from weir.testing.seaweed import SeaweedServer
 
 
 def client(server: SeaweedServer, bucket: str = "weir-test", **changes: str) -> S3Store:

@@ -39,12 +39,6 @@ def test_every_variable_of_the_environment_is_on_the_command_line_page():
     assert all(f"${name}" in page for name in names)
 
 
-def test_the_command_line_page_has_every_command():
-    page = docs_tables.command_line()
-    for name, _ in docs_tables.commands():
-        assert f"## {name}\n" in page
-
-
 def test_the_page_of_examples_has_every_one_with_its_words():
     page = docs_tables.examples()
     files = sorted((ROOT / "examples").glob("*.py"))

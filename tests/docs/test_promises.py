@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import weir
-from weir.errors import InvalidInput
+from tests.support.moments import at_time
+from weir.errors import InvalidInput, SchemaMismatch
 from weir.testing.faulty import FaultyStores
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
@@ -86,3 +87,43 @@ def test_while_the_store_hangs_on_the_entry_of_one_shard_puts_to_others_return(
         assert not hung.done
         gate.release()
         hung.wait()
+
+
+def test_after_the_steps_of_the_how_to_the_bytes_of_a_person_are_in_no_object(
+    tmp_path: Path,
+) -> None:
+    place, who = tmp_path / "people", "ada@example.org"
+    table = weir.create(str(place), {"id": "int64!", "email": "string"}, primary_key="id")
+    with table.writer() as writer:
+        writer.put([{"id": 1, "email": who}, {"id": 2, "email": "bob@example.org"}])
+    table.compact()
+    assert holding(place, who)
+    with table.writer() as writer:
+        writer.delete_where("email = $e", params={"e": who})
+    table.compact()
+    lance.dataset(table.uri).optimize.compact_files(
+        materialize_deletions=True, materialize_deletions_threshold=0.0
+    )
+    week = [table.core.store.now() + 1.1 * WEEK]
+    assert at_time(weir.open(table.uri), week).gc(min_age=0).ok
+    assert holding(place, who) == []
+    assert holding(place, "bob@example.org")
+
+
+def holding(folder: Path, text: str) -> list[str]:
+    """The files below the folder that hold the text."""
+    return [str(p) for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
+
+
+def test_a_new_value_that_its_column_cannot_hold_is_refused_and_integers_wrap_around(
+    tmp_path: Path,
+) -> None:
+    columns = {"id": "int64!", "n": "int64", "price": "float64"}
+    table = weir.create(str(tmp_path / "t"), columns, primary_key="id")
+    with table.writer() as writer:
+        writer.put([{"id": 1, "n": 2**63 - 1}, {"id": 2, "n": 3, "price": 0.75}])
+        with pytest.raises(SchemaMismatch):
+            writer.update_where("id = 2", {"n": "price * 2"})
+        writer.update_where("id = 2", {"n": "CAST(price * 2 AS BIGINT)"})
+        writer.update_where("id = 1", {"n": "n + 1"})
+        assert table.get([1, 2])["n"].to_pylist() == [-(2**63), 1]

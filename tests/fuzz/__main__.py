@@ -7,8 +7,7 @@
 
 After each operation every read, every checkpoint and the change feed are compared with the model
 (`model.py`). A failure prints the seed, the fewest operations it could be reduced to, and the
-command that runs them again. `operations.py` has the operations, `known.py` what is avoided
-because of faults that are known.
+command that runs them again. `operations.py` has the operations.
 """
 
 import argparse

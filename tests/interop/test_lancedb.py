@@ -4,6 +4,7 @@ LanceDB 0.40 includes Lance 13, which cannot replay entries that weir or pylance
 a shard whose log is flushed; on a shard whose log is not, it claims and then fails.
 """
 
+import shutil
 from pathlib import Path
 from uuid import uuid4
 
@@ -357,3 +358,13 @@ def test_x5_lancedb_searches_what_weir_flushed_and_compacted(tmp_path):
     assert details is not None
     assert details.maintain_all
     assert details.maintained_indexes == ("id_idx", "v_idx", "x_idx")
+
+
+def test_lancedb_lists_a_dropped_table_until_its_folder_is_deleted(tmp_path: Path) -> None:
+    database = weir.connect(tmp_path)
+    database.create_table("orders", SCHEMA, primary_key="id")
+    database.drop_table("orders")
+    assert database.tables() == []
+    assert "orders" in lancedb.connect(str(tmp_path)).list_tables().tables
+    shutil.rmtree(tmp_path / "orders.lance")
+    assert "orders" not in lancedb.connect(str(tmp_path)).list_tables().tables

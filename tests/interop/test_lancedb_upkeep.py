@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from tests.interop.test_lancedb import SCHEMA, made, merge, opened, ours, theirs
-from weir.cli.doctor import _table as findings
+from weir.cli.doctor import check_table
 from weir.errors import NotAWeirTable
 
 lancedb = pytest.importorskip("lancedb")
@@ -24,7 +24,7 @@ AT_ONCE = timedelta(milliseconds=1)
 
 
 def bad(table: weir.Table) -> list[str]:
-    return [found.detail for found in findings(table.uri, {}) if found.state == "bad"]
+    return [found.detail for found in check_table(table.uri, {}) if found.state == "bad"]
 
 
 def test_k1_its_clean_up_leaves_what_a_checkpoint_holds(tmp_path: Path) -> None:

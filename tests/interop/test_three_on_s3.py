@@ -9,8 +9,8 @@ import pytest
 import weir
 from tests.conftest import BUCKET
 from tests.interop.test_lancedb import SCHEMA, merge, ours
-from tests.support.seaweed import SeaweedServer
 from weir.errors import FencedError
+from weir.testing.seaweed import SeaweedServer
 
 lancedb = pytest.importorskip("lancedb")
 

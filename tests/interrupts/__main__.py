@@ -10,9 +10,8 @@ its task is suspended, and let its timeout strike wherever it waits. Then interr
 
 After each interrupt another thread puts, looks, flushes and closes: nothing may hang, every row is
 reported once, and the writer goes on for others (F-16). `trial.py` has the judgement, `points.py`
-the points, `known.py` the faults that are known, `reads.py` the reads. Trials run in a process of
-their own. When one hangs, the process prints all stacks and ends, and the next one goes on behind
-that point.
+the points, `reads.py` the reads. Trials run in a process of their own. When one hangs, the process
+prints all stacks and ends, and the next one goes on behind that point.
 """
 
 import argparse
@@ -30,7 +29,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-from tests.interrupts import known
 from tests.interrupts.cases import Case, cases
 from tests.interrupts.points import Points
 from tests.interrupts.reads import ReadCase, read_cases
@@ -62,10 +60,6 @@ class Result:
         again = f"python -m tests.interrupts --verb {self.case} --point {self.point}"
         what = f"{self.outcome.upper()} {self.case} point {self.point} at {self.place}"
         return f"{what}\n  {again}\n  {self.detail}"
-
-    @property
-    def known(self) -> known.Known | None:
-        return known.find(self.case.split("-", 1)[0], self.place, self.outcome)
 
 
 def every_case(verb: str = "") -> Iterator[AnyCase]:
@@ -226,7 +220,7 @@ class Runner:
             left += [one for one in self.passed if one not in done and one not in left]
 
     def sample(self, case: AnyCase, points: int) -> Iterator[Result]:
-        """Points spread over the case, the same ones every time; none that is known to hang."""
+        """Points spread over the case, the same ones every time."""
         for trial in count(1):
             result = self.trial(case, NONE)
             if result is not None:
@@ -235,14 +229,12 @@ class Runner:
             # late may find nothing to wait for, and so pass no point: one in a hundred.
             if trial >= 2 and (self.passed or trial >= MOST_LOOKS):
                 break
-        passed = list(self.passed.items())
+        passed = list(self.passed)
         assert passed, f"{case.name} passed no point in {MOST_LOOKS} trials"
         for i in range(points):
-            point, place = passed[(2 * i + 1) * len(passed) // (2 * points)]
-            if known.find(case.name.split("-", 1)[0], place, "hang") is None:
-                result = self.trial(case, point)
-                if result is not None:
-                    yield result
+            result = self.trial(case, passed[(2 * i + 1) * len(passed) // (2 * points)])
+            if result is not None:
+                yield result
 
 
 @dataclass(frozen=True)
@@ -259,10 +251,6 @@ class Plan:
     """Seconds of real signals for each case, instead of points."""
     seed: int = 1
 
-    @property
-    def is_complete(self) -> bool:
-        return self == Plan()
-
     def results(self, runner: Runner, case: AnyCase) -> Iterator[Result]:
         """The results of one case."""
         if self.signals:
@@ -277,9 +265,8 @@ class Plan:
 
 
 def run(plan: Plan) -> list[Result]:
-    """Run it, and print what happens; returns what went wrong and is not known."""
+    """Run it, and print what happens; returns what went wrong."""
     wrong: list[Result] = []
-    met: Counter[str] = Counter()
     with Runner() as runner:
         for case in every_case(plan.verb):
             outcomes: Counter[str] = Counter()
@@ -287,18 +274,10 @@ def run(plan: Plan) -> list[Result]:
                 outcomes[result.outcome] += 1
                 if result.outcome == "ok":
                     continue
-                if (fault := result.known) is not None:
-                    met[fault.handle] += 1
-                    continue
                 wrong.append(result)
                 print(result, flush=True)
             print(f"{case.name}: {dict(outcomes)}", flush=True)
-    print(f"known faults met: {dict(met)}; others: {len(wrong)}")
-    for each in known.KNOWN if plan.is_complete else []:
-        if not met[each.handle]:
-            detail = "did not occur: take it off the list"
-            wrong.append(Result("known", "", each.way, each.handle, detail))
-            print(wrong[-1])
+    print(f"faults: {len(wrong)}")
     return wrong
 
 

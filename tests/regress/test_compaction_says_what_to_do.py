@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.moments import again
 from weir.errors import CommitConflict, SnapshotExpired, UnknownOutcome
 from weir.lake.base import fold_commit
@@ -77,7 +77,7 @@ def test_c11_a_compaction_that_meets_a_reshard_is_to_be_run_again(tmp_path: Path
     def meanwhile(step: str) -> None:
         if step == "fenced":
             with pytest.raises(Died):
-                reshard(watched(again(table).core, "reshard", dies), sharding)
+                reshard(watched(again(table).core, "reshard", dies_at("sealed")), sharding)
 
     sharding = weir.Bucket("id", 3)
     with pytest.raises(CommitConflict, match="run compact again"):
@@ -86,12 +86,3 @@ def test_c11_a_compaction_that_meets_a_reshard_is_to_be_run_again(tmp_path: Path
     again(table).compact(fold_wal=True)
     assert lance.dataset(table.uri).count_rows() == 8
     assert ids(table) == Counter(range(8))
-
-
-class Died(Exception):
-    pass
-
-
-def dies(step: str) -> None:
-    if step.startswith("sealed"):
-        raise Died

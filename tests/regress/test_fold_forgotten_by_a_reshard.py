@@ -9,24 +9,12 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from weir.upkeep import reshard as resharding
 from weir.upkeep.compact.run import compact
 from weir.upkeep.exclusive import without_compaction
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-
-
-class Died(BaseException):
-    pass
-
-
-def die_at(step):
-    def pause(name):
-        if name == step:
-            raise Died
-
-    return pause
 
 
 def put(table, *ids):
@@ -44,7 +32,7 @@ def table(tmp_path):
     made = weir.create(str(tmp_path / "t"), SCHEMA)
     put(made, 1, 2, 3)
     with pytest.raises(Died):
-        compact(watched(made.core, "compact", die_at("committed")))
+        compact(watched(made.core, "compact", dies_at("committed")))
     return made
 
 

@@ -9,17 +9,13 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.moments import again
 from weir.upkeep.restore import restore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 X = pa.field("x", pa.int64())
 LOG_ONLY = weir.WriterConfig(enable_memtable=False)
-
-
-class Died(Exception):
-    pass
 
 
 def made(tmp_path: Path, *, keyed: bool = True) -> weir.Table:
@@ -71,12 +67,8 @@ def test_k11_the_way_back_past_a_new_columns_checkpoint_holds_its_values(
     held = again(table).checkpoint()
     put(table, 2)
 
-    def dies(step: str) -> None:
-        if step == "base":
-            raise Died
-
     with pytest.raises(Died):
-        restore(watched(again(table).core, "restore", dies), held)
+        restore(watched(again(table).core, "restore", dies_at("base")), held)
     put(table, 3)
     report = again(table).restore(held)
     assert rows(table) == {1: None}

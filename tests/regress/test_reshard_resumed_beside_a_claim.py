@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from weir.records.checkpoints import Checkpoint
 from weir.records.cut import ShardCut
 from weir.records.holds import Holds
@@ -21,10 +21,6 @@ from weir.types import Position
 from weir.upkeep.reshard import reshard
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
-
-
-class Died(BaseException):
-    """A simulated death, which nothing catches."""
 
 
 class DeadRunner:
@@ -46,12 +42,8 @@ def test_c11_an_interrupted_change_goes_on_although_a_compactor_died_meanwhile(
     with table.writer() as writer:
         writer.put([{"id": n, "v": "old"} for n in range(10)])
 
-    def die(step: str) -> None:
-        if step == "checkpointed":
-            raise Died
-
     with pytest.raises(Died):
-        reshard(watched(table.core, "reshard", die), weir.Bucket("id", 3))
+        reshard(watched(table.core, "reshard", dies_at("checkpointed")), weir.Bucket("id", 3))
     with pytest.raises(Died):
         weir.open(table.uri).compact(engine=DeadRunner())
     report = reshard(weir.open(table.uri).core, weir.Bucket("id", 3), compact=False)

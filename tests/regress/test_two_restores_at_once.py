@@ -5,7 +5,7 @@ announced again, and known by its commit."""
 
 import pytest
 
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CommitConflict
 from weir.upkeep.health import find_problems
@@ -43,17 +43,10 @@ def test_a_restore_that_slept_through_another_one_stops(tmp_path, moment):
 def test_a_restore_is_not_done_while_another_one_has_announced_its_rollback(tmp_path, caplog):
     table, held = filled(tmp_path)
 
-    class Asleep(Exception):
-        pass
-
-    def sleep(step):
-        if step == "announced":
-            raise Asleep
-
     def meanwhile(step):
         if step == "base":
-            with pytest.raises(Asleep):
-                restore(watched(again(table).core, "restore", sleep), held)
+            with pytest.raises(Died):
+                restore(watched(again(table).core, "restore", dies_at("announced")), held)
 
     with pytest.raises(CommitConflict):
         restore(watched(again(table).core, "restore", meanwhile), held)
@@ -62,10 +55,6 @@ def test_a_restore_is_not_done_while_another_one_has_announced_its_rollback(tmp_
     assert "run it again" in caplog.text
     again(table).restore(held)
     assert rows(again(table)) == expect((A, "a"))
-
-
-class Asleep(Exception):
-    pass
 
 
 def late_restore(table, held, after_rollback=lambda: None):
@@ -109,9 +98,9 @@ def test_l8_a_rollback_that_lands_late_is_known_by_its_commit(tmp_path):
     table, held = filled(tmp_path)
 
     def die():
-        raise Asleep
+        raise Died
 
-    with pytest.raises(Asleep):
+    with pytest.raises(Died):
         late_restore(table, held, die)
     for write in (
         lambda: again(table).compact(lease=0),

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import Died, dies_at
 from tests.support.moments import SCHEMA, again, make, put, rows
 from weir import aio
 from weir.env import Env
@@ -90,12 +91,10 @@ def test_p3_a_feed_does_not_read_an_heir_before_the_shards_before_it_are_sealed(
     with again(table).writer() as writer:
         put(writer, [1], "a")
 
-    def die(name):
-        if name == "reshard.made":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        again(table, env=Env(failpoint=die)).reshard(weir.Bucket("id", 3), compact=False)
+    with pytest.raises(Died):
+        again(table, env=Env(failpoint=dies_at("reshard.made"))).reshard(
+            weir.Bucket("id", 3), compact=False
+        )
     asked = 0
 
     def stop():

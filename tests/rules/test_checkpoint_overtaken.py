@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.moments import SCHEMA, again, expect, make, put, rows
 from weir.errors import CommitConflict, FencedError, PartialWrite, WeirError
 from weir.shard.writer import ShardWriter
@@ -138,18 +138,6 @@ def test_k9_a_checkpoint_does_not_make_the_handle_forget_its_writer(tmp_path):
 # -- K-10 ------------------------------------------------------------------------------------------
 
 
-class Dead(Exception):
-    """The end of a process."""
-
-
-def dead_at(step):
-    def pause(name):
-        if name == step:
-            raise Dead
-
-    return pause
-
-
 @pytest.mark.parametrize("scope", ["durable", "all"])
 def test_k10_a_checkpoint_beside_a_reshard_is_of_before_or_after_it(tmp_path, scope):
     table = make(tmp_path / "t")
@@ -162,9 +150,9 @@ def test_k10_a_checkpoint_beside_a_reshard_is_of_before_or_after_it(tmp_path, sc
             return
         met.append(name)
         # Dies after the routing changed but before the base did: the base version shows nothing.
-        with pytest.raises(Dead):
+        with pytest.raises(Died):
             reshard(
-                watched(again(table).core, "reshard", dead_at("routed")),
+                watched(again(table).core, "reshard", dies_at("routed")),
                 weir.Bucket("id", 3),
                 compact=False,
             )

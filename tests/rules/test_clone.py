@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import SCHEMA, again, at_time, expect, log_place, make, put, rows, wipe
 from weir.errors import CorruptEntry, InvalidInput, MissingEntry
@@ -167,20 +167,10 @@ def test_c3_ten_failed_clones_leave_no_immortal_pin(tmp_path):
     """Observed: every failed target left a checkpoint that never expires."""
     table = make(tmp_path / "t", 1)
     made = fill(table)
-
-    class Stop(Exception):
-        pass
-
     for n, step in enumerate(["begun", "base", "kept", "recorded", "checked"] * 2):
-
-        def stop(at: str, step: str = step) -> None:
-            if at == step:
-                raise Stop
-
-        with pytest.raises(Stop):
-            clones.clone(
-                watched(table.core, ("clone", "checkpoint"), stop), str(tmp_path / f"copy{n}"), made
-            )
+        core = watched(table.core, ("clone", "checkpoint"), dies_at(step))
+        with pytest.raises(Died):
+            clones.clone(core, str(tmp_path / f"copy{n}"), made)
     assert table.gc().skipped == []  # a retry may come within a day
     later = at_time(again(table), [table.core.store.now() + 90_000])
     report = collect_all(later)
@@ -201,15 +191,8 @@ def test_c3_discard_removes_pins_first_and_objects_second(tmp_path):
     made = fill(table)
     target = str(tmp_path / "copy")
 
-    class Stop(Exception):
-        pass
-
-    def stop(at: str) -> None:
-        if at == "kept":
-            raise Stop
-
-    with pytest.raises(Stop):
-        clones.clone(watched(table.core, ("clone", "checkpoint"), stop), target, made)
+    with pytest.raises(Died):
+        clones.clone(watched(table.core, ("clone", "checkpoint"), dies_at("kept")), target, made)
     table.discard_clone(target)
     clones.discard(target)
     assert [c.id for c in table.checkpoints()] == [made.id]
@@ -552,14 +535,9 @@ def test_c14_a_clone_that_is_not_finished_holds_everything(tmp_path):
     table = make(tmp_path / "t", 1)
     made = fill(table)
 
-    def stop(step: str) -> None:
-        if step.startswith("copied"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        clones.clone(
-            watched(table.core, ("clone", "checkpoint"), stop), str(tmp_path / "copy"), made
-        )
+    core = watched(table.core, ("clone", "checkpoint"), dies_at("copied"))
+    with pytest.raises(Died):
+        clones.clone(core, str(tmp_path / "copy"), made)
     table.delete_checkpoint(made)
     for _ in range(2):
         collect(again(table).core, 0, 120, keep_first_entries=False)
@@ -665,15 +643,11 @@ def test_c4_a_clone_of_another_kind_is_refused(tmp_path, deep, finished):
     made = fill(table)
     place = str(tmp_path / "copy")
 
-    def stop(step):
-        if step == "base":
-            raise KeyboardInterrupt
-
     if finished:
         table.clone(place, made, deep=deep)
     else:
-        with pytest.raises(KeyboardInterrupt):
-            clones.clone(watched(table.core, "clone", stop), place, made, deep=deep)
+        with pytest.raises(Died):
+            clones.clone(watched(table.core, "clone", dies_at("base")), place, made, deep=deep)
     with pytest.raises(InvalidInput, match="clone to another place"):
         again(table).clone(place, made, deep=not deep)
     assert rows(again(table).clone(place, made, deep=deep)) == BEFORE

@@ -7,9 +7,11 @@ import pytest
 
 import weir
 from simulator.steps import watched
-from tests.support.moments import again, expect, log_place, make, put, rows, wipe
+from tests.support.moments import again, expect, make, put, rows, wipe
+from weir.env import Env
 from weir.format import paths
-from weir.testing.fault_store import FaultStore
+from weir.store.open import open_store
+from weir.testing.faulty import FaultyStores
 from weir.upkeep.gc.collect import collect
 
 
@@ -91,6 +93,21 @@ class Skewed:
             yield dataclasses.replace(meta, last_modified=meta.last_modified + self._ahead)
 
 
+class SkewedBelow:
+    """Places of an environment: what is below `root` has a clock of its own."""
+
+    def __init__(self, root, ahead):
+        self._root = root
+        self._ahead = ahead
+
+    def store(self, uri):
+        found = open_store(uri)
+        return Skewed(found, self._ahead) if uri.startswith(self._root) else found
+
+    def lake(self, uri):
+        return None
+
+
 @pytest.mark.parametrize("ahead", [-8 * 86400, 8 * 86400])
 def test_g3_ages_are_measured_by_the_clock_of_the_store_that_holds_the_entries(tmp_path, ahead):
     """The table's clock is eight days off the WAL store's, which makes no fence look old."""
@@ -99,10 +116,7 @@ def test_g3_ages_are_measured_by_the_clock_of_the_store_that_holds_the_entries(t
     put(stalled, [0], "a")
     for _ in range(2):
         many(table)
-    skewed = again(table)
-    core = skewed.core
-    wal = core.log(core.shard_ids()[0]).current_site().wal
-    core.wal_stores._folders[wal.uri] = Skewed(wal, ahead)
+    skewed = again(table, env=Env(places=SkewedBelow(str(tmp_path / "w"), ahead)))
     report = collect(skewed.core, 0, "7d")
     assert report.ok, report.errors
     assert report.kind("wal").kept["first entry of an epoch"] > 0
@@ -116,11 +130,7 @@ def test_g3_a_former_place_has_its_own_clock(tmp_path):
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w1"))
     many(table)
     many(table, wal_uri=str(tmp_path / "w2"))
-    skewed = again(table)
-    core, shard = skewed.core, skewed.core.shard_ids()[0]
-    former, _ = core.wal_stores.former(shard, log_place(skewed))
-    wal = former[0].wal
-    core.wal_stores._folders[wal.uri] = Skewed(wal, -8 * 86400)
+    skewed = again(table, env=Env(places=SkewedBelow(str(tmp_path / "w1"), -8 * 86400)))
     before = positions(table, str(tmp_path / "w1"))
     report = collect(skewed.core, 0, "7d")
     assert report.ok, report.errors
@@ -133,9 +143,9 @@ def test_s5_a_wal_store_that_cannot_be_listed_keeps_its_log_and_the_report_says_
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     for _ in range(2):
         many(table)
-    core = again(table).core
-    wal = core.log(core.shard_ids()[0]).current_site().wal
-    refusing = core.wal_stores._folders[wal.uri] = FaultStore(wal)
+    faulty = FaultyStores()
+    core = again(table, env=faulty.env).core
+    refusing = faulty.at(str(tmp_path / "w"))
     refusing.on("list").refuse(times=None)
     report = collect(core, 0, 120, keep_first_entries=False)
     assert report.ok, report.errors

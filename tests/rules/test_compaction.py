@@ -3,7 +3,6 @@
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from weir.errors import CommitConflict
 from weir.lake.base import fold, fold_commit
 from weir.lake.base.fold_commit import FOLD
@@ -71,18 +70,6 @@ def fill(table: weir.Table, *, keyed: bool) -> Rows:
         else:
             model.update(rows.items())
     return model
-
-
-class Died(BaseException):
-    """The end of a process."""
-
-
-def dies_at(step: str) -> Callable[[str], None]:
-    def pause(now: str) -> None:
-        if now == step:
-            raise Died(step)
-
-    return pause
 
 
 @pytest.mark.parametrize("keyed", [True, False])

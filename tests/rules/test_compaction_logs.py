@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import weir
-from tests.support.seaweed import SeaweedServer
 from weir.format.manifest import ShardManifest
 from weir.read.survey import ShardSurvey
 from weir.routing.core import Core
+from weir.testing.seaweed import SeaweedServer
 from weir.upkeep.compact import run
 from weir.upkeep.compact.policy import CompactionPolicy
 

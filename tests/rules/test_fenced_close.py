@@ -32,25 +32,11 @@ def be_told(writer):
 
 @TOLD
 @MODES
-@pytest.mark.parametrize("shards", [1, 4])
-def test_m8_a_table_writer_that_owes_no_rows_closes_quietly(tmp_path, shards, memtable, told):
-    table = make(tmp_path / "t", shards)
+@pytest.mark.parametrize("of", ["table", "shard", "4 shards"])
+def test_m8_a_writer_that_owes_no_rows_closes_quietly(tmp_path, of, memtable, told):
+    table = make(tmp_path / "t", 4 if of == "4 shards" else 1)
     config = weir.WriterConfig(enable_memtable=memtable)
-    with table.writer(config) as writer:
-        writer.put([row(key) for key in KEYS])
-        take_over(table)
-        if told:
-            be_told(writer)
-    writer.close()
-    assert rows(table) == dict.fromkeys(KEYS, "b")
-
-
-@TOLD
-@MODES
-def test_m8_a_shard_writer_that_owes_no_rows_closes_quietly(tmp_path, memtable, told):
-    table = make(tmp_path / "t", 1)
-    config = weir.WriterConfig(enable_memtable=memtable)
-    with table.shards()[0].writer(config) as writer:
+    with (table.shards()[0] if of == "shard" else table).writer(config) as writer:
         writer.put([row(key) for key in KEYS])
         take_over(table)
         if told:

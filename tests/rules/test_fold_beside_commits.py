@@ -232,20 +232,6 @@ def test_l8_an_overwritten_base_is_not_folded_into(tmp_path: Path) -> None:
     assert lance.dataset(table.uri).to_table().to_pylist() == plain.to_pylist()
 
 
-class Leaping:
-    """A clock that advances ten minutes at every reading."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def boottime(self) -> float:
-        self.now += 600.0
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "appended"])
 def test_l7_a_version_restored_from_the_middle_of_a_fold_is_marked_by_the_next(
     tmp_path: Path, *, keyed: bool

@@ -53,7 +53,7 @@ def test_g7_either_lock_keeps_every_property(locks, roles, collectors) -> None:
 def test_g7_without_locks_the_checker_finds_the_story() -> None:
     with pytest.raises(Broken) as found:
         explore(Bounds(("w11", "w11"), **NEITHER))
-    assert found.value.rule == "acked"
+    assert found.value.name == "acked"
     told = " / ".join(found.value.trace)
     for part in ("claims epoch 2", "flushes through", "deletes 2", "acknowledges 2"):
         assert part in told

@@ -16,7 +16,7 @@ import pytest
 from msgspec import structs
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.moments import again, expect, log_place, make, put, rows
 from weir.errors import CorruptEntry, InvalidInput, MissingEntry, StoreDenied, WalStoreMismatch
 from weir.format import paths
@@ -89,7 +89,6 @@ def shard_folder(table):
 
 
 WAL = f"{paths.bit_reversed(1)}.arrow"
-BINPB = f"{paths.bit_reversed(1)}.binpb"
 
 
 @pytest.mark.parametrize(
@@ -316,12 +315,8 @@ def test_g13_discarding_a_failed_clone_stays_in_its_own_folders(tmp_path):
     before = files(target / "neighbour")
     precious = stranger(tmp_path / "outside", "thesis.txt")
 
-    def die(step):
-        if step == "kept":
-            raise RuntimeError(step)
-
-    with pytest.raises(RuntimeError):
-        clones.clone(watched(table.core, ("clone", "checkpoint"), die), str(target))
+    with pytest.raises(Died):
+        clones.clone(watched(table.core, ("clone", "checkpoint"), dies_at("kept")), str(target))
     Path(target, "_weir", "staging").symlink_to(tmp_path / "outside")
     with pytest.raises(StoreDenied, match="link"):
         clones.discard(str(target))
@@ -866,12 +861,10 @@ def test_g13_an_unfinished_clone_of_another_table_is_not_told_to_stop(tmp_path):
     """A forged owner: an operator of this table must not end the clone of its real parent (C-3)."""
     parent, table = used(tmp_path / "p"), used(tmp_path / "t")
 
-    def die(step):
-        if step == "kept":
-            raise RuntimeError(step)
-
-    with pytest.raises(RuntimeError):
-        clones.clone(watched(parent.core, ("clone", "checkpoint"), die), str(tmp_path / "c"))
+    with pytest.raises(Died):
+        clones.clone(
+            watched(parent.core, ("clone", "checkpoint"), dies_at("kept")), str(tmp_path / "c")
+        )
     store = open_store(str(tmp_path / "c"))
     (pin,) = read_lineage(store).pins
     shutil.copytree(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, watched
 from tests.support.spark import SCHEMA, in_weir, make_table, once, put
 from weir.log.site import ShardSite
 from weir.read.snapshot import Snapshot
@@ -24,10 +24,6 @@ from weir.upkeep.restore import restore
 
 STEPS = ("logged", "written", "announced", "published")
 ROWS = {k: f"v{k}" for k in range(10)}
-
-
-class Died(Exception):
-    """The process died at this step."""
 
 
 def batch(rows: dict[int, str]) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from tests.support.one_shard import (
     rows_on_store,
     site_on,
 )
-from tests.support.threads import Caller
+from tests.support.threads import Caller, until_queued
 from weir.config import WriterConfig
 from weir.env import SYSTEM, Env, Limits
 from weir.errors import (
@@ -218,22 +218,16 @@ def test_o2_two_of_one_group_on_one_key_are_as_if_one_came_after_the_other() -> 
             Caller(lambda: writer.put([row(1, 5)], when="current.v = 1 AND incoming.v = 5"))
             for _ in range(4)
         ]
-        waiting(writer, 5)
+        until_queued(writer, 5)
         late.append(Caller(lambda: writer.insert([row(1, 9)], on_conflict="skip")))
         late.append(Caller(lambda: writer.update([{"k": 2, "v": 8}], missing="insert")))
-        waiting(writer, 7)
+        until_queued(writer, 7)
         gate.release()
         first.result()
         told = [caller.result() for caller in late]
         assert sorted(t.updated for t in told[:4]) == [0, 0, 0, 1]
         assert told[4:] == [WriteCounts(skipped=1), WriteCounts(inserted=1)]
         assert have(writer) == {1: 5, 2: 8, 9: 9}
-
-
-def waiting(writer: ShardWriter, count: int) -> None:
-    """Return once that many writes are queued, whether decided yet or not."""
-    while writer._state.waiting < count:
-        pass
 
 
 def held(env: Env = SYSTEM) -> tuple[ShardWriter, Any, Caller]:
@@ -254,7 +248,7 @@ def test_o2_updates_of_one_key_are_decided_at_once_and_each_told_of_its_own() ->
         for value in (5, 6, 7):
             rows = [{"k": 4, "v": value}]
             late.append(Caller(lambda rows=rows: writer.update(rows, missing="insert")))
-            waiting(writer, 1 + len(late))
+            until_queued(writer, 1 + len(late))
         gate.release()
         first.result()
         told = [caller.result() for caller in late]
@@ -334,9 +328,9 @@ def test_m7_a_decision_that_cannot_be_made_fails_its_requests_alone(
 
     with writer:
         update = Caller(lambda: writer.update([row(1, 5)]))
-        waiting(writer, 2)
+        until_queued(writer, 2)
         put = Caller(lambda: writer.put([row(2, 2)]))
-        waiting(writer, 3)
+        until_queued(writer, 3)
         monkeypatch.setattr(commit, "decide_run", fail)
         writer.put([row(3, 3)], wait=False)
         gate.release()
@@ -358,9 +352,9 @@ def test_o2_a_write_that_is_too_large_is_seen_by_none_that_is_decided_with_it() 
     many = [row(key, 0) for key in range(100, 30_000)]
     with writer:
         large = Caller(lambda: writer.insert(many))
-        waiting(writer, 2)
+        until_queued(writer, 2)
         small = Caller(lambda: writer.insert([row(100, 1)], on_conflict="skip"))
-        waiting(writer, 3)
+        until_queued(writer, 3)
         gate.release()
         first.result()
         with pytest.raises(InvalidInput, match="othing was written"):
@@ -387,7 +381,7 @@ def test_f16_rows_of_an_interrupted_decision_go_when_their_call_gives_up(
         for key, timeout in ((3, 0.5), (4, 0.5), (5, None)):
             given = [row(key, key)]
             late.append(Caller(lambda g=given, t=timeout: writer.insert(g, timeout=t)))
-            waiting(writer, 1 + len(late))
+            until_queued(writer, 1 + len(late))
         monkeypatch.setattr(WriterState, "resize", interrupt)
         with pytest.raises(KeyboardInterrupt):
             writer._committer.book()
@@ -406,7 +400,7 @@ def test_o2_a_call_that_gave_up_is_not_decided_for() -> None:
     writer, gate, first = held()
     with writer:
         insert = Caller(lambda: writer.insert([row(3, 3)]))
-        waiting(writer, 2)
+        until_queued(writer, 2)
         with pytest.raises(Backpressure, match="nothing of this write was accepted"):
             writer.insert([row(4, 4)], timeout=0.05)
         gate.release()
@@ -423,12 +417,12 @@ def test_o2_calls_that_are_decided_together_see_those_before_them(missing: Any) 
 
     def overtake() -> None:
         earlier.append(Caller(lambda: writer.update([row(4, 4)], missing="insert")))
-        waiting(writer, 2)
+        until_queued(writer, 2)
 
     with writer:
         points.actions = [overtake]
         later = Caller(lambda: writer.update([row(4, 5)], missing=missing))
-        waiting(writer, 3)
+        until_queued(writer, 3)
         gate.release()
         first.result()
         assert earlier[0].result() == WriteCounts(inserted=1)
@@ -461,14 +455,14 @@ def test_o2_nothing_rests_on_the_rows_of_a_call_that_gave_up_while_it_was_decide
 
     def overtake() -> None:
         late.append(Caller(insert_in_time))
-        waiting(writer, 2)
+        until_queued(writer, 2)
 
     monkeypatch.setattr(commit, "decide_run", decide_beside_one_that_gives_up)
     monkeypatch.setattr(writer._committer, "_pass", wait_until_it_is_up)
     with writer:
         points.actions = [overtake]
         other = Caller(lambda: writer.insert([row(4, 5)], on_conflict="skip"))
-        waiting(writer, 3)
+        until_queued(writer, 3)
         gate.release()
         first.result()
         with pytest.raises(Backpressure):
@@ -842,7 +836,7 @@ def test_m7_a_request_that_fails_fails_alone_in_its_group() -> None:
     with writer:
         late = [Caller(lambda v=v: writer.put([row(v, v)], when=condition)) for v in (5, 0, 6)]
         late.append(Caller(lambda: writer.insert([row(7, 7)])))
-        waiting(writer, 5)
+        until_queued(writer, 5)
         with pytest.raises(SchemaMismatch, match="column 'v' is int64 and cannot hold 'eight'"):
             writer.insert([{"k": 8, "v": "eight"}])
         gate.release()
@@ -864,7 +858,7 @@ def test_m7_conditions_in_sql_and_as_expressions_are_decided_side_by_side() -> N
         for key, when in enumerate(conditions, 5):
             rows = [row(key, key)]
             late.append(Caller(lambda rows=rows, when=when: writer.put(rows, when=when)))
-            waiting(writer, 1 + len(late))
+            until_queued(writer, 1 + len(late))
         gate.release()
         first.result()
         assert [caller.result() for caller in late] == [WriteCounts(inserted=1)] * 4

@@ -118,12 +118,6 @@ def test_o2_a_row_that_was_changed_in_the_base_is_decided_again(
     assert have(table) == {1: (11, "a"), 2: (500, "a"), 3: (31, "a")}
 
 
-def test_append_only_tables_refuse(tmp_path: Path) -> None:
-    table = weir.create(str(tmp_path / "a"), SCHEMA)
-    with table.writer() as writer, pytest.raises(weir.InvalidInput, match="needs a primary key"):
-        writer.update([{"k": 1}])
-
-
 def test_l11_an_expired_row_is_as_if_it_were_not_there_for_decisions(tmp_path: Path) -> None:
     schema = SCHEMA.append(pa.field("ts", pa.timestamp("us", "UTC")))
     expire = weir.Expire("ts", after="30d")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, log_place, make, put, rows, wipe
 from weir.env import Env
@@ -136,15 +136,8 @@ def test_s8_a_move_that_was_interrupted_goes_on_where_it_stopped(tmp_path):
     with table.writer() as writer:
         put(writer, A, "a")
 
-    class Stop(Exception):
-        pass
-
-    def stop(step):
-        if step.startswith("moved"):
-            raise Stop
-
-    with pytest.raises(Stop):
-        move_wal(watched(again(table).core, "move", stop), str(tmp_path / "w2"))
+    with pytest.raises(Died):
+        move_wal(watched(again(table).core, "move", dies_at("moved")), str(tmp_path / "w2"))
     found = again(table)
     assert found.wal_uri == str(tmp_path / "w2")
     assert found.stats().moving or len(places(table)) == 1
@@ -354,12 +347,8 @@ def test_s8_a_lost_log_goes_on_where_the_table_was_moved_to(tmp_path):
     with table.writer() as writer:
         put(writer, A, "a")
 
-    def die(step):
-        if step == "move.recorded":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        again(table, env=Env(failpoint=die)).move_wal(str(tmp_path / "w2"))
+    with pytest.raises(Died):
+        again(table, env=Env(failpoint=dies_at("move.recorded"))).move_wal(str(tmp_path / "w2"))
     wipe(tmp_path / "w1")
     with again(table).writer() as writer:
         put(writer, B, "b")

@@ -26,7 +26,7 @@ from tests.support.hooks import HookStore
 from tests.support.interrupting import interrupt_each
 from tests.support.moments import again, make, put, rows
 from tests.support.one_shard import KEYLESS, open_writer, rows_on_store, site_on, table_on_store
-from tests.support.threads import Caller, InterruptedLock
+from tests.support.threads import Caller, InterruptedLock, until_queued
 from weir import errors
 from weir.config import WriterConfig
 from weir.errors import FencedError, StoreError, UnknownOutcome, WeirError, WriterClosed
@@ -116,8 +116,7 @@ def test_f16_each_thread_is_told_of_its_own_rows() -> None:
     first = Caller(lambda: writer.put(row(1)))
     gate.wait_reached()
     behind = [Caller(lambda key=key: writer.put(row(key))) for key in (2, 3)]
-    while writer._state.waiting < 3:
-        pass
+    until_queued(writer, 3)
     open_writer(site_on(store.inner)).close()
     gate.release()
     for key, caller in zip((1, 2, 3), (first, *behind), strict=True):
@@ -147,8 +146,7 @@ def test_f16_rows_behind_an_unknown_outcome_are_told_as_not_written() -> None:
     first = Caller(lambda: writer.put(row(1)))
     gate.wait_reached()
     second = Caller(lambda: writer.put(row(2)))
-    while writer._state.waiting < 2:
-        pass
+    until_queued(writer, 2)
     store.on("put_if_absent", "*/wal/*").drop(times=None)
     gate.release()
     first.result()
@@ -228,8 +226,7 @@ def test_f16_an_interrupt_changes_nobody_elses_outcome() -> None:
     first = Caller(lambda: writer.put(row(1)))
     gate.wait_reached()
     others = [Caller(lambda key=key: writer.put(row(key))) for key in (2, 3, 4)]
-    while writer._state.waiting < 4:
-        pass
+    until_queued(writer, 4)
     watched.arm(lambda: watched.arm(interrupt))  # at the entry of the others, not the first
     gate.release()
     first.result()
@@ -482,8 +479,7 @@ def test_f13_what_was_handed_back_is_not_written_by_who_waits_behind_it() -> Non
     threads[0].start()
     sent.wait()
     threads[1].start()
-    while writer._state.waiting < 2:
-        time.sleep(0.001)
+    until_queued(writer, 2)
     queued.set()
     for thread in threads:
         thread.join()
@@ -566,8 +562,7 @@ def test_f16_a_loop_that_was_closed_meanwhile_reaches_nobody() -> None:
     loop.run_until_complete(give_up())
     loop.close()
     second = Caller(lambda: writer.put(row(2)))
-    while writer._state.waiting < 2:
-        pass
+    until_queued(writer, 2)
     gate.release()
     assert second.result().done
     writer.close()

@@ -16,7 +16,7 @@ from lance.dataset import Index, LanceOperation
 import weir
 from simulator.steps import watched
 from tests.rules.test_fold_beside_commits import make, one, put, rows_of
-from weir.cli.doctor import _table as findings
+from weir.cli.doctor import check_table
 from weir.errors import CorruptEntry
 from weir.upkeep.compact.run import compact
 
@@ -88,9 +88,9 @@ def test_l8_doctor_calls_it_bad_and_a_restore_repairs_it(tmp_path: Path, strange
     table.compact()
     put(table, {1: "waits"})
     good = lance.dataset(table.uri).version
-    assert {finding.state for finding in findings(table.uri, {})} == {"ok"}
+    assert {finding.state for finding in check_table(table.uri, {})} == {"ok"}
     STRANGERS[stranger](table)
-    (found,) = findings(table.uri, {})
+    (found,) = check_table(table.uri, {})
     assert found.state == "bad"
     assert "Another program overwrote the base" in found.detail
     lance.dataset(table.uri, version=good).restore()

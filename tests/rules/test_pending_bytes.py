@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.format.test_base_manifest import _lance_file, _varint
+from tests.unit.format.test_base_manifest import lance_file, varint
 from weir.errors import CorruptEntry
 from weir.format.base_manifest import parse_base_manifest, parse_mem_wal_details
 from weir.format.manifest import decode_manifest
@@ -14,8 +14,8 @@ SHARD = "5a120a1000112233445566778899aabbccddeeff"
 
 def with_flags(number: int, flags: int) -> bytes:
     """A base manifest with field `number` (9: readers, 10: writers) set."""
-    tag = _varint(number << 3) + _varint(flags)
-    return _lance_file(more=tag)
+    tag = varint(number << 3) + varint(flags)
+    return lance_file(more=tag)
 
 
 @pytest.mark.parametrize(("number", "kind"), [(9, "reader"), (10, "writer")])

@@ -6,7 +6,7 @@ import pytest
 
 import weir
 from tests.support.moments import SCHEMA, again, put
-from tests.support.threads import Caller, until
+from tests.support.threads import Caller, until, until_queued
 from weir.env import SystemClock
 from weir.errors import Backpressure, FencedError, StoreError
 from weir.format import paths
@@ -82,8 +82,7 @@ def test_p2_applications_do_not_wait_for_each_others_batches(tmp_path):
     gate.wait_reached()
     (shard,) = writer.shard_writers().values()
     second = Caller(lambda: writer.put_once([row(2)], app="b", version=1))
-    while shard._state.waiting < 2:  # accepted, and on its way behind the first
-        pass
+    until_queued(shard, 2)  # accepted, and on its way behind the first
     gate.release()
     assert first.result()
     assert second.result()

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import weir
+from simulator.steps import Died, dies_at
 from tests.support.tables import compact_with_pylance, count_requests
 from weir.env import Env
 from weir.format import paths
@@ -369,10 +370,6 @@ def test_g7b_a_scan_shows_nothing_of_a_sleeper_in_a_collected_place(tmp_path, mo
     assert len(taken) == 2
 
 
-class Halted(Exception):
-    """The process that reshards is frozen here."""
-
-
 @pytest.mark.parametrize("way", ["careful", "fast", "torn", "flushed"])
 def test_c11_a_read_across_a_reshard_sees_new_rows_only_with_all_old_ones(table, monkeypatch, way):
     """Read the old shard, run a whole reshard with puts before and after, read its heir.
@@ -381,12 +378,8 @@ def test_c11_a_read_across_a_reshard_sees_new_rows_only_with_all_old_ones(table,
     """
 
     def reshard_until(last):
-        def halt(point):
-            if point == last:
-                raise Halted
-
-        with pytest.raises(Halted):
-            weir.open(table.uri, env=Env(failpoint=halt)).reshard(weir.Unsharded())
+        with pytest.raises(Died):
+            weir.open(table.uri, env=Env(failpoint=dies_at(last))).reshard(weir.Unsharded())
 
     reshard_until("reshard.made")
     reader, steps = weir.open(table.uri), []

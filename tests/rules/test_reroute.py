@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.moments import SCHEMA, again, make, put, rows
 from weir import aio
 from weir.errors import FencedError, PartialWrite, StoreError, WeirError
@@ -183,12 +183,10 @@ def test_c11_threads_that_wait_for_one_receipt_send_its_rows_on_once(tmp_path, s
 def test_f16_rows_that_a_wait_handed_back_are_sent_nowhere_by_a_later_one(tmp_path):
     table, writer = opened(tmp_path)
 
-    def die(step):
-        if step == "checkpointed":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        reshard(watched(again(table).core, "reshard", die), weir.Bucket("id", 2))
+    with pytest.raises(Died):
+        reshard(
+            watched(again(table).core, "reshard", dies_at("checkpointed")), weir.Bucket("id", 2)
+        )
     receipt = writer.put([row(1, "new")], wait=False)
     with pytest.raises(WeirError, match="shard") as first:
         receipt.wait(0.2)

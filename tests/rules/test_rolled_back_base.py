@@ -15,7 +15,7 @@ import pytest
 import weir
 from tests.rules.test_fold_beside_commits import make, put, rows_of
 from tests.rules.test_overwritten_base import drop_index
-from weir.cli.doctor import _table as findings
+from weir.cli.doctor import check_table
 from weir.errors import CommitConflict, CorruptEntry
 from weir.lake.base.versions import Versions
 from weir.upkeep.compact import run
@@ -66,7 +66,7 @@ def test_l8_writers_and_compaction_refuse_before_they_write(tmp_path: Path, from
     assert lance.dataset(table.uri).version == version
     assert table.shards()[0].manifest() == manifest
     assert Jobs(table.core.store).latest() == jobs
-    bad = [f.detail for f in findings(table.uri, {}) if f.state == "bad"]
+    bad = [f.detail for f in check_table(table.uri, {}) if f.state == "bad"]
     assert any("Restore" in text for text in bad), bad
     # The repair that the message names.
     lance.dataset(table.uri, version=after).restore()
@@ -176,11 +176,11 @@ def test_l8_a_base_that_weir_takes_back_late_is_no_damage(
     for write in WRITES.values():
         with pytest.raises(CommitConflict, match=f"restore of checkpoint {moment.id} rolled"):
             write(weir.open(table.uri))
-    told = [found.detail for found in findings(table.uri, {}) if found.state == "bad"]
+    told = [found.detail for found in check_table(table.uri, {}) if found.state == "bad"]
     assert told
     assert all("until it is finished" in detail for detail in told)
     table.restore(moment)
     put(table, {3: "after"})
     table.compact()
     assert rows_of(weir.open(table.uri)) == Counter({(1, "kept"): 1, (3, "after"): 1})
-    assert {found.state for found in findings(table.uri, {})} == {"ok"}
+    assert {found.state for found in check_table(table.uri, {})} == {"ok"}

@@ -17,7 +17,7 @@ from tests.support.tables import compact_with_pylance
 from weir.env import Env, Limits
 from weir.lake.index import released_generation
 from weir.read.common import PART_ROWS
-from weir.search.lance_texts import _tokens
+from weir.search.lance_texts import tokens_of
 from weir.search.text import Analyzer
 
 DIM = 4
@@ -498,7 +498,7 @@ def test_l1_searches_are_the_same_on_every_store(store_kind):
     table = weir.open(uri, storage_options=store_kind.storage_options)
     dataset = table.core.lake.open_base().dataset
     (words,) = [index for index in dataset.describe_indices() if index.name == "words"]
-    assert _tokens(dataset, words.segments[0]) == sum(len(texts[i].split()) for i in range(10))
+    assert tokens_of(dataset, words.segments[0]) == sum(len(texts[i].split()) for i in range(10))
     with table.writer() as writer:
         writer.put([at(i, i, 0, 0, 0, text=texts[i]) for i in range(10, 20)])
         writer.flush()

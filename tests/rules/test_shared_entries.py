@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.one_shard import KEYED, open_writer, rows_on_store, site_on
-from tests.support.threads import Caller
+from tests.support.threads import Caller, until_queued
 from weir.config import WriterConfig
 from weir.errors import FencedError, InvalidInput, SchemaMismatch, WriterClosed
 from weir.store.memory import MemoryStore
@@ -31,8 +31,7 @@ def puts_waiting(writer, puts):
     callers = []
     for put in puts:
         callers.append(Caller(lambda put=put: writer.put(put)))
-        while writer._state.waiting < len(callers) + 1:
-            pass
+        until_queued(writer, len(callers) + 1)
     return callers
 
 
@@ -112,8 +111,7 @@ def test_f13_rows_that_nobody_had_shaped_are_handed_back_when_the_writer_ends() 
         await writer.aput([{"k": 3, "v": 3}])
 
     async_caller = Caller(lambda: asyncio.run(task()))
-    while writer._state.waiting < 4:
-        pass
+    until_queued(writer, 4)
     open_writer(site_on(store)).close()
     gate.release()
     for key, caller in enumerate((first, *callers, async_caller)):

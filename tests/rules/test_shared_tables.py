@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.moments import at_time
 from tests.support.tables import count_requests
 from weir import making
@@ -391,15 +391,8 @@ def test_x3_an_adopted_shard_is_folded_as_it_was_said(beside, order):
 def test_x3_an_adoption_that_died_is_completed(beside):
     table, rival = beside
 
-    class Died(BaseException):
-        pass
-
-    def die(step: str) -> None:
-        if step == "sealed":
-            raise Died
-
     with pytest.raises(Died):
-        adopt_shard(watched(table.core, "adopt", die), rival, "newer")
+        adopt_shard(watched(table.core, "adopt", dies_at("sealed")), rival, "newer")
     table.adopt_shard(rival, "newer")
     assert rows(table)[zeroes()[0]] == "theirs"
 

@@ -7,7 +7,7 @@ import lance
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import SCHEMA, SteppedClock, again, expect, make, put, rows
 from weir.env import Env
@@ -248,15 +248,8 @@ def test_resharding_to_what_is_there_changes_nothing_and_two_at_once_are_refused
     table = make(tmp_path / "t", 2)
     assert table.reshard(weir.Bucket("id", 2)).sealed == ()
 
-    class Stop(Exception):
-        pass
-
-    def stop(step: str) -> None:
-        if step == "made":
-            raise Stop
-
-    with pytest.raises(Stop):
-        resharding.reshard(watched(table.core, "reshard", stop), weir.Bucket("id", 4))
+    with pytest.raises(Died):
+        resharding.reshard(watched(table.core, "reshard", dies_at("made")), weir.Bucket("id", 4))
     with pytest.raises(InvalidInput, match="not finished"):
         again(table).reshard(weir.Bucket("id", 8))
     again(table).reshard(weir.Bucket("id", 4))
@@ -273,12 +266,10 @@ def test_c11_a_put_waits_for_a_dead_reshard_no_longer_than_asked_and_says_what_t
     with table.writer() as writer:
         put(writer, A, "a")
 
-        def die(step: str) -> None:
-            if step == "checkpointed":
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            resharding.reshard(watched(again(table).core, "reshard", die), weir.Bucket("id", 4))
+        with pytest.raises(Died):
+            resharding.reshard(
+                watched(again(table).core, "reshard", dies_at("checkpointed")), weir.Bucket("id", 4)
+            )
         with pytest.raises((SealedShard, FencedError, weir.PartialWrite)) as waited:
             writer.put([{"id": i, "v": "b"} for i in A], timeout=3)
         errors = getattr(waited.value, "failures", {0: waited.value}).values()

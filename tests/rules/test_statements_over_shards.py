@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import Died
 from tests.crash.test_statement_deaths import AFTER, BEFORE, KEYS, SCHEMA, make, rows_of, update
 from tests.support.tables import count_requests, load_rows
 from weir.env import Env
@@ -296,10 +297,6 @@ def test_p8_a_drop_in_the_middle_leaves_nothing_to_the_next_table(
     assert rows_of(weir.open(table.uri)) == BEFORE
     update(weir.open(again.uri))
     assert rows_of(weir.open(table.uri)) == AFTER
-
-
-class Died(Exception):
-    """The driver."""
 
 
 def die() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from weir import aio
 from weir.env import Env
 from weir.errors import CommitConflict, FencedError, InvalidInput
@@ -273,16 +273,9 @@ def test_an_append_only_table_keeps_its_sharding_column_and_one_column(tmp_path:
 
 
 def test_the_column_of_an_unfinished_reshard_is_kept(tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
-
-    def die(point: str) -> None:
-        if point == "reshard.begun":
-            raise Killed
-
     table = weir.create(str(tmp_path / "t"), SCHEMA)
-    dying = weir.open(table.uri, env=Env(failpoint=die))
-    with pytest.raises(Killed):
+    dying = weir.open(table.uri, env=Env(failpoint=dies_at("reshard.begun")))
+    with pytest.raises(Died):
         dying.reshard(weir.Bucket("qty", 2))
     with pytest.raises(InvalidInput, match="reshard"):
         table.drop_columns("qty")
@@ -291,15 +284,8 @@ def test_the_column_of_an_unfinished_reshard_is_kept(tmp_path: Path) -> None:
 def test_columns_wait_for_an_unfinished_restore(table: weir.Table) -> None:
     point = table.checkpoint("all")
 
-    class Killed(Exception):
-        pass
-
-    def die(at: str) -> None:
-        if at == "restore.announced":
-            raise Killed
-
-    dying = weir.open(table.uri, env=Env(failpoint=die))
-    with pytest.raises(Killed):
+    dying = weir.open(table.uri, env=Env(failpoint=dies_at("restore.announced")))
+    with pytest.raises(Died):
         dying.restore(point)
     for act in (
         lambda: table.add_columns(pa.field("a", pa.int64())),

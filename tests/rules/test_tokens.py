@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import Died
 from tests.support.local_shard import LocalShard, row
 from tests.support.moments import SCHEMA, again
 from tests.support.sim_table import core_on
@@ -20,17 +21,13 @@ from weir.spark.queries import require_own_numbers
 from weir.upkeep.gc.collect import collect
 
 
-class Dead(BaseException):
-    """The end of a process."""
-
-
 @pytest.fixture
 def dies_before_the_marker(monkeypatch):
     """A context in which writers die right after their entry is durable."""
     real = Tokens.record
 
     def die(*_args, **_options):
-        raise Dead
+        raise Died
 
     class Context:
         def __enter__(self):
@@ -91,7 +88,7 @@ def test_p2_a_batch_whose_writer_died_is_found_among_columns_of_any_kind(
     rows = [{"id": 1, **values_of(kind)}]
     wal_only = weir.WriterConfig(enable_memtable=False)
     writer = table.shards()[0].writer(wal_only)
-    with dies_before_the_marker, pytest.raises(Dead):
+    with dies_before_the_marker, pytest.raises(Died):
         writer.put_once(rows, app="q", version=7)
     table = again(table)
     if recovers == "compaction":
@@ -112,7 +109,7 @@ def test_p6_a_token_whose_writer_died_survives_a_native_flush(
     shard, dies_before_the_marker, memtable
 ):
     writer = shard.writer(enable_memtable=False)
-    with dies_before_the_marker, pytest.raises(Dead):
+    with dies_before_the_marker, pytest.raises(Died):
         writer.put_once([row(1)], app="q", version=7)
     native_flush(shard)
     with shard.writer(enable_memtable=memtable) as again_:
@@ -125,7 +122,7 @@ def test_p6_a_token_whose_writer_died_survives_native_flush_and_collection(
     shard, dies_before_the_marker
 ):
     writer = shard.writer(enable_memtable=False)
-    with dies_before_the_marker, pytest.raises(Dead):
+    with dies_before_the_marker, pytest.raises(Died):
         writer.put_once([row(1)], app="q", version=7)
     for _ in range(3):
         native_flush(shard)
@@ -204,19 +201,28 @@ def test_p6_a_batch_in_part_in_before_a_reshard_is_completed_after_it(tmp_path):
     assert seen(table) == list(range(20))
 
 
-def test_p6_a_token_whose_writer_died_survives_a_native_flush_and_a_reshard(
-    tmp_path, dies_before_the_marker
-):
-    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Unsharded())
-    writer = table.shards()[0].writer(weir.WriterConfig(enable_memtable=False))
-    with dies_before_the_marker, pytest.raises(Dead):
-        writer.put_once(ROWS, app="q", version=3)
+def put_natively(table):
+    """A row of a native writer, which flushes what was in the log."""
     native = lance.dataset(table.uri).mem_wal_writer(str(table.shards()[0].id))
     native.put(pa.table({"id": pa.array([99]), "v": pa.array(["native"])}, schema=SCHEMA))
     native.close()
-    again(table).reshard(weir.Bucket("id", 3))
-    assert not put_all(again(table), ROWS, 3), "applied again"
-    assert seen(table) == [*range(20), 99]
+
+
+@pytest.fixture
+def flushed(tmp_path, dies_before_the_marker):
+    """A table with a batch of a writer that died, flushed by a native one."""
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Unsharded())
+    writer = table.shards()[0].writer(weir.WriterConfig(enable_memtable=False))
+    with dies_before_the_marker, pytest.raises(Died):
+        writer.put_once(ROWS, app="q", version=3)
+    put_natively(table)
+    return table
+
+
+def test_p6_a_token_whose_writer_died_survives_a_native_flush_and_a_reshard(flushed):
+    again(flushed).reshard(weir.Bucket("id", 3))
+    assert not put_all(again(flushed), ROWS, 3), "applied again"
+    assert seen(flushed) == [*range(20), 99]
 
 
 # -- clone and restore -----------------------------------------------------------------------------
@@ -252,25 +258,14 @@ def test_p6_a_clone_knows_tokens_in_the_log_though_a_native_writer_flushes_it(tm
     with table.shards()[0].writer(weir.WriterConfig(enable_memtable=False)) as writer:
         writer.put_once(ROWS, app="q", version=3)
     copy = table.clone(str(tmp_path / "copy"))
-    native = lance.dataset(copy.uri).mem_wal_writer(str(copy.shards()[0].id))
-    native.put(pa.table({"id": pa.array([99]), "v": pa.array(["native"])}, schema=SCHEMA))
-    native.close()
+    put_natively(copy)
     assert not put_all(again(copy), ROWS, 3), "applied again"
 
 
-def test_p6_a_clone_knows_tokens_of_a_dead_writer_that_a_native_one_flushed(
-    tmp_path, dies_before_the_marker
-):
-    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Unsharded())
-    writer = table.shards()[0].writer(weir.WriterConfig(enable_memtable=False))
-    with dies_before_the_marker, pytest.raises(Dead):
-        writer.put_once(ROWS, app="q", version=3)
-    native = lance.dataset(table.uri).mem_wal_writer(str(table.shards()[0].id))
-    native.put(pa.table({"id": pa.array([99]), "v": pa.array(["native"])}, schema=SCHEMA))
-    native.close()
+def test_p6_a_clone_knows_tokens_of_a_dead_writer_that_a_native_one_flushed(tmp_path, flushed):
     for number, scope in enumerate(("durable", "all")):
-        held = again(table).checkpoint(scope=scope)
-        copy = again(table).clone(str(tmp_path / f"copy{number}"), checkpoint=held)
+        held = again(flushed).checkpoint(scope=scope)
+        copy = again(flushed).clone(str(tmp_path / f"copy{number}"), checkpoint=held)
         assert not put_all(copy, ROWS, 3), "applied again"
 
 
@@ -321,7 +316,7 @@ def test_p6_a_token_outlives_the_restore_that_discarded_its_rows(table, dies_bef
         if table.core.router.split(pa.RecordBatch.from_pylist([r], schema=SCHEMA))[0][0] == value
     ]
     writer = shard.writer(weir.WriterConfig(enable_memtable=False))
-    with dies_before_the_marker, pytest.raises(Dead):
+    with dies_before_the_marker, pytest.raises(Died):
         writer.put_once(rows, app="q", version=1)
     report = again(table).restore(target)
     with again(table).shard(value).writer() as own:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CommitConflict
 from weir.records.lineage import read_lineage
@@ -24,22 +24,6 @@ from weir.upkeep.restore import restore
 
 A, B, C = range(6), range(4, 10), range(8, 14)
 LOG_ONLY = weir.WriterConfig(enable_memtable=False)
-
-
-class Died(Exception):
-    pass
-
-
-def dies_at(step: str, times: int = 1) -> Callable[[str], None]:
-    left = [times]
-
-    def hook(reached: str) -> None:
-        if reached.partition(" ")[0] == step:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Died
-
-    return hook
 
 
 def interrupted_restore(table: weir.Table, held: Any, step: str, times: int = 1) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import weir
+from simulator.steps import Died
 from tests.support.local_shard import QuickClock
 from tests.support.moments import again, expect, make, put, rows
 from weir.env import Env
@@ -118,10 +119,6 @@ def test_s1_a_disk_that_goes_while_a_folder_is_made_is_not_made_anew(tmp_path, m
         table.shards()[0].writer()
     assert there.exists()
     assert list(place.rglob("*")) == []
-
-
-class Died(BaseException):
-    """The process ends here."""
 
 
 def test_s2_a_log_that_was_replaced_does_not_count_again_when_its_disk_is_back(tmp_path):

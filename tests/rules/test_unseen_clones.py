@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.moments import again, at_time, expect, make, put, rows
 from weir.errors import InvalidInput
 from weir.upkeep import clone as clones
@@ -54,17 +54,10 @@ def test_c15_a_clone_on_a_disk_that_is_not_mounted_keeps_its_files(parent, tmp_p
     elif there == "a clone":
         make(tmp_path / "other", 1).clone(str(place))
     elif there == "an unfinished clone":
-
-        class Stop(Exception):
-            pass
-
-        def stop(step):
-            if step == "kept":
-                raise Stop
-
-        with pytest.raises(Stop):
+        with pytest.raises(Died):
             clones.clone(
-                watched(make(tmp_path / "other", 1).core, ("clone", "checkpoint"), stop), str(place)
+                watched(make(tmp_path / "other", 1).core, ("clone", "checkpoint"), dies_at("kept")),
+                str(place),
             )
     rewrite(parent)
     report = collect_later(parent)
@@ -92,20 +85,12 @@ def test_c15_an_operators_word_lets_go_of_a_clone_that_was_deleted(parent, tmp_p
 
 def test_c3_a_clone_that_never_became_ready_is_let_go_by_its_lifetime(parent, tmp_path):
     """At whichever step it failed before its pin became permanent, and reachable or not."""
-
-    class Stop(Exception):
-        pass
-
     made = parent.checkpoint(scope="durable")
     for number, step in enumerate(["begun", "announced", "confirmed", "base"]):
-
-        def stop(at, step=step):
-            if at == step:
-                raise Stop
-
         place = tmp_path / f"copy{number}"
-        with pytest.raises(Stop):
-            clones.clone(watched(parent.core, ("clone", "checkpoint"), stop), str(place), made)
+        core = watched(parent.core, ("clone", "checkpoint"), dies_at(step))
+        with pytest.raises(Died):
+            clones.clone(core, str(place), made)
         shutil.rmtree(place)
     collect_later(parent)
     collect_later(parent)
@@ -124,16 +109,9 @@ def test_c15_a_clone_whose_parent_is_gone_can_be_dropped(parent, tmp_path):
 
 
 def test_c15_an_unfinished_clone_whose_parent_is_gone_can_be_discarded(parent, tmp_path):
-    class Stop(Exception):
-        pass
-
-    def stop(at):
-        if at == "base":
-            raise Stop
-
     place = str(tmp_path / "copy")
-    with pytest.raises(Stop):
-        clones.clone(watched(parent.core, ("clone",), stop), place)
+    with pytest.raises(Died):
+        clones.clone(watched(parent.core, ("clone",), dies_at("base")), place)
     shutil.move(tmp_path / "t", tmp_path / "away")
     clones.discard(place)
     assert not list((tmp_path / "copy").rglob("*.json"))

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 import weir
-from simulator.steps import watched
+from simulator.steps import Died, dies_at, watched
 from tests.support.dying import die_at_every_write
 from tests.support.local_shard import QuickClock
 from tests.support.moments import again, expect, log_place, make, put, rows, wipe
@@ -216,12 +216,8 @@ def test_s2_a_replacement_that_dies_after_its_commit_is_read_all_the_same(tmp_pa
     before = table.shards()[0].manifest()
     wipe(tmp_path / "w")
 
-    def die(step):
-        if step == "move.replaced":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        again(table, env=replace(Env(), failpoint=die)).shards()[0].writer()
+    with pytest.raises(Died):
+        again(table, env=Env(failpoint=dies_at("move.replaced"))).shards()[0].writer()
     assert table.shards()[0].manifest().writer_epoch == before.writer_epoch + 1
     assert rows(again(table)) == expect((A, "a"))
     again(table).checkpoint("durable", name="then")
@@ -579,12 +575,8 @@ def test_s3_a_place_that_no_manifest_names_never_counts(tmp_path):
     with table.writer() as writer:
         put(writer, A, "a")
 
-    def die(step):
-        if step == "move.placed":
-            raise KeyboardInterrupt
-
-    mover = again(table, wal_uri=str(tmp_path / "w"), env=replace(Env(), failpoint=die))
-    with pytest.raises(KeyboardInterrupt):
+    mover = again(table, wal_uri=str(tmp_path / "w"), env=Env(failpoint=dies_at("move.placed")))
+    with pytest.raises(Died):
         mover.shards()[0].writer()
     assert log_place(table).seq == 0
     assert rows(again(table)) == expect((A, "a"))

@@ -12,7 +12,6 @@ import pytest
 
 import weir
 import weir.spark
-from tests.support.seaweed import SeaweedServer
 from tests.support.spark import SCHEMA, in_weir, make_table, once, put
 from weir.errors import CommitConflict, FencedError, InvalidInput
 from weir.shard.writer import ShardWriter
@@ -23,6 +22,7 @@ from weir.spark.sink import Message, Sink, batch_writer
 from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.types import spark_schema
 from weir.spark.writers import ShardWriters
+from weir.testing.seaweed import SeaweedServer
 
 
 def sink_of(

@@ -18,7 +18,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import IO, Self
 
-from weir.testing.seaweed import SeaweedServer, _free_ports
+from weir.testing.seaweed import SeaweedServer, free_ports
 
 SERVERS = Path(sys.prefix, "servers")
 
@@ -33,7 +33,7 @@ class _Server:
     name = ""
 
     def __init__(self) -> None:
-        self.port = _free_ports(1)[0]
+        self.port = free_ports(1)[0]
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 

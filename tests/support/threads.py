@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from weir.shard.writer import ShardWriter
+
 
 class Caller:
     """Runs a call in a thread; `result()` gives its value or raises its error."""
@@ -57,3 +59,8 @@ def until(happened: Callable[[], object]) -> None:
     """Return once it is true; the test's own limit ends a wait for ever."""
     while not happened():
         os.sched_yield()
+
+
+def until_queued(writer: ShardWriter, count: int) -> None:
+    """Return once that many writes wait for the log, the one on its way included."""
+    until(lambda: writer._state.waiting >= count)

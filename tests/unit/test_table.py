@@ -44,12 +44,6 @@ def test_router_splits_rows_by_bucket_in_order():
         assert rows["n"].to_pylist() == sorted(rows["n"].to_pylist())
 
 
-def test_g7b_a_writer_may_not_trust_its_ownership_longer_than_the_table_says(table):
-    with pytest.raises(weir.InvalidInput, match="fence_ttl"):
-        table.shard(0).writer(weir.WriterConfig(fence_ttl="2m"))
-    table.shard(0).writer(weir.WriterConfig(fence_ttl=5)).close()
-
-
 def test_a_shard_writer_refuses_rows_of_another_shard(table):
     with table.shard(0).writer() as writer:
         for call in (writer.put, lambda rows: writer.delete([r["id"] for r in rows])):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import click
 
 import weir
@@ -73,7 +75,7 @@ def restore(call: Invocation, uri: str, checkpoint: str, *, yes: bool) -> None:
     call.out.show(
         {"uri": table.uri, "restored": checkpoint, "undo": undo},
         output.done("restored", f"{table.uri} to {checkpoint}"),
-        output.aside(f"to undo, within seven days: weir restore {table.uri} {undo}"),
+        output.aside(f"to undo, within seven days: weir restore {quote(table.uri)} {undo}"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -171,7 +172,7 @@ def _tell(call: Invocation, table: weir.Table, verb: str) -> None:
                 "columns": ", ".join(f"{f.name} {f.type}" for f in table.schema),
                 **({"log": table.wal_uri} if table.wal_uri else {}),
                 **({"expiry": _lifetime(table.expire)} if table.expire else {}),
-                "next": f"weir put {table.uri} FILE",
+                "next": f"weir put {quote(table.uri)} FILE",
             }
         ),
     )

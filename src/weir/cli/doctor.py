@@ -54,7 +54,6 @@ def doctor(call: Invocation, uri: str | None) -> None:
 
 
 def _mark(state: str) -> Text:
-
     return Text(state, {"ok": "good", "note": "warn"}.get(state, "bad"))
 
 
@@ -124,7 +123,7 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
         f"the store's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this"
         " host's",
     )
-    yield from _table(uri, options)
+    yield from check_table(uri, options)
     for folder in made:
         with contextlib.suppress(OSError):  # only if it is empty: a table may have been made since
             folder.rmdir()
@@ -138,7 +137,8 @@ def _missing_folders(uri: str) -> list[Path]:
     return [folder for folder in (place, *place.parents) if not folder.exists()]
 
 
-def _table(uri: str, options: dict[str, str]) -> Iterator[Finding]:
+def check_table(uri: str, options: dict[str, str]) -> Iterator[Finding]:
+    """What is found about the table there, if there is one."""
     from weir.upkeep.health import find_problems
 
     try:

@@ -236,7 +236,6 @@ _COLORS = {"succeeded": "good", "failed": "bad", "damaged": "bad", "silent": "ba
 
 
 def _line(report: JobReport) -> Text:
-
     color = _COLORS.get(report.result, "mark")
     took = f" ({output.span(report.seconds)})" if report.seconds else ""
     again = f"; next try {output.moment(report.next_try)}" if report.next_try else ""
@@ -250,7 +249,6 @@ def _plain(report: JobReport) -> dict[str, object]:
 
 
 def _standing(job: JobStatus) -> Text:
-
     color = _COLORS.get(job.status, "mark")
     last = f"last done {output.moment(job.succeeded)}"
     again = f"next try {output.moment(job.next_try)}" if job.next_try else ""

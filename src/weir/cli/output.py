@@ -21,7 +21,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from weir.colors import THEME
+from weir.cli.colors import THEME
 from weir.errors import WeirError
 from weir.lazy import Lazy
 
@@ -83,7 +83,9 @@ class Output:
         sys.stdout.flush()
 
     @contextmanager
-    def working(self, label: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    def working(
+        self, label: str, *, is_shown: bool = True
+    ) -> Iterator[Callable[[str, int, int | None], None]]:
         """Show progress on standard error if that is a terminal. The library calls what this
         yields with the kind of work, how much of it is done, and the total if it is known."""
         screen = console(stderr=True)
@@ -95,7 +97,7 @@ class Output:
             TimeElapsedColumn(),
             console=screen,
             transient=True,
-            disable=self.json or not screen.is_terminal,
+            disable=self.json or not is_shown or not screen.is_terminal,
         )
         with progress:
             task = progress.add_task(label, total=None, count="")
@@ -106,8 +108,8 @@ class Output:
             yield tell
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """End the command unless the answer is yes. `--yes` and `--json` answer it."""
-        if yes or self.json:
+        """End the command unless the answer is yes. `--yes` answers it."""
+        if yes:
             return
         if not is_terminal(sys.stdin):
             raise click.UsageError(f"{question} Confirm with --yes: there is no terminal")
@@ -129,7 +131,6 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def _print(screen: Console, part: RenderableType) -> None:
-
     if isinstance(part, Text) and part.no_wrap:  # one line of many: what fits on the screen
         screen.print(part, no_wrap=True, overflow="ellipsis")
     else:  # a sentence is as long as it is; a table is fitted to the screen
@@ -193,8 +194,8 @@ def complain(message: str) -> None:
 
 def message_of(error: Exception) -> str:
     """What the error says; an error of the operating system without its number."""
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
 
 

@@ -55,7 +55,8 @@ def put(
         raise click.UsageError(f"--delete: {table.uri} is append-only, and has no key")
     schema = table.schema
     kinds = [sources.kind_of(source, format_) for source in files]  # before anything is written
-    if o.STDIN in files and output.is_terminal(sys.stdin):
+    is_typed = o.STDIN in files and output.is_terminal(sys.stdin)
+    if is_typed:
         output.console(stderr=True).print("[dim]type rows as CSV or JSON lines; end with Ctrl-D[/]")
     total = sources.known_rows(files, format_)
     count = puts = 0
@@ -67,7 +68,7 @@ def put(
     )
     with (
         _telling(lambda: skip + count, has_key=bool(key)),
-        call.out.working("rows") as progress,
+        call.out.working("rows", is_shown=not is_typed) as progress,
         table.writer() as writer,
     ):
         for batch in rows.sized(found, batch_rows, skip):

@@ -52,7 +52,10 @@ def ls(call: Invocation, prefix: str) -> None:
     found = tables_in(prefix, call.storage)
     call.out.show(found.tables, *map(Text, found.tables))
     if not found.tables and not call.json:
-        output.complain(f"no tables in {normalize(prefix)}")
+        place = normalize(prefix)
+        is_table = not found.failed and weir.exists(place, storage_options=call.storage(prefix))
+        said = f"{place} is a table itself; weir stats shows it"
+        output.complain(said if is_table else f"no tables in {place}")
     for each in found.failed:
         output.complain(f"{each.uri} could not be searched: {each.said}")
     if found.failed:

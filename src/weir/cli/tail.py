@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 @o.number(
     "--limit",
     "-n",
+    least=1,
     about="Stop after N rows; with --bookmark or --consumer, after the change with the last one.",
 )
 @o.time("--poll", kind=o.PAUSE, default="0.5s", about="Between polls.")
@@ -110,7 +111,6 @@ def _keep(bookmark: Path | None, at: weir.Bookmark) -> None:
 def _show(
     change: weir.Change, batch: pa.RecordBatch, labels: Mapping[UUID, Value], out: Output
 ) -> None:
-
     from weir.cli import rows
 
     mark, style, rest = ("+", "good", "") if change.kind == "put" else ("-", "bad", "bad")

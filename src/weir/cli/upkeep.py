@@ -15,6 +15,7 @@ from weir.cli import output
 from weir.cli.invocation import Invocation, command
 from weir.durations import Duration
 from weir.errors import InvalidInput, WeirError
+from weir.upkeep.defaults import FENCE_RETENTION, LEASE, MIN_AGE
 from weir.upkeep.gc.report import KINDS, GcReport, Kind
 
 if TYPE_CHECKING:
@@ -35,12 +36,10 @@ PASSING: Final = ("unavailable", "conflict")
     help="Fold all log entries, ending writers; or none. Default: those no writer holds.",
 )
 @o.choice("--engine", of=["local", "spark"], about="This process, or a Spark session.")
-@click.option(
+@o.time(
     "--lease",
-    type=o.Duration(),
-    default="15m",
-    metavar="TIME",
-    help="Leave another compaction's younger claim alone; 0s if it was killed.",
+    default=LEASE,
+    about="Leave another compaction's younger claim alone; 0s if it was killed.",
 )
 def compact(
     call: Invocation,
@@ -106,8 +105,12 @@ def _repeat(once: Callable[[], None], pause: float | None) -> None:
 
 @command("gc", example="weir gc s3://lake/orders --dry-run")
 @o.uri
-@o.time("--min-age", default="15m", about="Keep younger objects.")
-@o.time("--fence-retention", default="7d", about="Keep the first entry of an epoch this long.")
+@o.time("--min-age", default=MIN_AGE, about="Keep younger objects.")
+@o.time(
+    "--fence-retention",
+    default=FENCE_RETENTION,
+    about="Keep the first entry of an epoch this long.",
+)
 @o.flag("--dry-run", about="Show what would be deleted; delete nothing.")
 @click.option(
     "--kind", multiple=True, type=click.Choice(KINDS), help="Only this kind; repeat for more."
@@ -244,7 +247,7 @@ def compact_on_spark(
     uri: str,
     storage: Mapping[str, str],
     fold_wal: bool | None = None,
-    lease: Duration = "15m",
+    lease: Duration = LEASE,
     progress: Progress | None = None,
 ) -> CompactReport:
     """Compact in this process's Spark session; `InvalidInput` without PySpark."""

@@ -125,7 +125,8 @@ def load(path: Path) -> KeeperPolicy:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read the policy {path}: {error}") from error
+        said = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"cannot read the policy {path}: {said}") from error
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of a number or a nesting without end

@@ -313,12 +313,12 @@ def index_sizes(dataset: SharedDataset, index: str, query: TextQuery) -> tuple[i
         described = [found for found in dataset.describe_indices() if found.name == index]
         segments = [segment for found in described for segment in found.segments]
         try:
-            return docs, sum(_tokens(dataset, segment) for segment in segments)
+            return docs, sum(tokens_of(dataset, segment) for segment in segments)
         except (KeyError, OSError):
             return docs, _sampled(dataset, query, docs)
 
 
-def _tokens(dataset: SharedDataset, segment: Any) -> int:
+def tokens_of(dataset: SharedDataset, segment: Any) -> int:
     """Words of one segment, from the footers of its files; `KeyError` if they do not have it."""
     if segment.base_id is not None:
         raise KeyError("the files of the index are in another table")

@@ -20,6 +20,7 @@ from weir.upkeep import clone as cloning
 from weir.upkeep import reshard as resharding
 from weir.upkeep.compact import run as compaction
 from weir.upkeep.compact.plan import find_pending
+from weir.upkeep.defaults import FENCE_RETENTION, LEASE, MIN_AGE
 from weir.upkeep.gc.report import GcReport, Kind, Veto
 from weir.upkeep.tasks import LocalRunner, Progress, Runner
 
@@ -47,7 +48,7 @@ def compact(
     cluster: bool = False,
     indexes: bool = True,
     rewrite: bool | None = None,
-    lease: Duration = compaction.LEASE,
+    lease: Duration = LEASE,
     storage_options: Options = None,
     progress: Progress | None = None,
 ) -> compaction.CompactReport:
@@ -110,8 +111,8 @@ def gc(
     spark: SparkSession,
     uri: str,
     *,
-    min_age: Duration = "15m",
-    fence_retention: Duration = "7d",
+    min_age: Duration = MIN_AGE,
+    fence_retention: Duration = FENCE_RETENTION,
     dry_run: bool = False,
     kinds: Collection[Kind] | None = None,
     veto: Veto | None = None,

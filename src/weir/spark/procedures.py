@@ -18,6 +18,7 @@ from weir.errors import InvalidInput
 from weir.records.checkpoints import Scope
 from weir.spark.making import sharding_of
 from weir.spark.places import Place, flag, number
+from weir.upkeep.defaults import FENCE_RETENTION, MIN_AGE
 
 Given = Mapping[str, str]
 ProcedureResult = dict[str, object] | list[dict[str, object]]
@@ -51,7 +52,9 @@ def _compact(table: weir.Table, given: Given) -> ProcedureResult:
 
 def _gc(table: weir.Table, given: Given) -> ProcedureResult:
     dry = flag(given, "dry_run")
-    report = table.gc(given.get("min_age", "15m"), given.get("fence_retention", "7d"), dry)
+    report = table.gc(
+        given.get("min_age", MIN_AGE), given.get("fence_retention", FENCE_RETENTION), dry
+    )
     return {
         "deleted": report.deleted,
         "dry_run": report.dry_run,

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -58,6 +58,16 @@ class _Rule:
             return False
         self._struck += 1
         return True
+
+
+@dataclass
+class _Life:
+    """What a store and its folders go through together."""
+
+    mutations: int = 0
+    crash_at: tuple[int, str] | None = None
+    has_crashed: bool = False
+    late: Held = field(default_factory=Held)
 
 
 class FaultBuilder:
@@ -120,14 +130,10 @@ class FaultStore:
         self.inner = inner
         self.log: list[Event] = []
         self.counts: Counter[str] = Counter()
-        self.mutations = 0
-        """Writes so far: run once without faults to learn the number of crash points."""
         self._env = env
         self._lock = env.threads.lock()
         self._rules: list[_Rule] = []
-        self._late = Held()
-        self._crash_at: tuple[int, str] | None = None
-        self._crashed = False
+        self._life = _Life()
         for fault in plan:
             self.add(fault)
 
@@ -136,6 +142,11 @@ class FaultStore:
         other = copy(self)
         other.inner = inner
         return other
+
+    @property
+    def mutations(self) -> int:
+        """Writes so far: run once without faults to learn the number of crash points."""
+        return self._life.mutations
 
     @property
     def plan(self) -> list[Fault]:
@@ -164,14 +175,14 @@ class FaultStore:
         """Remove all faults; held requests stay held."""
         with self._lock:
             self._rules.clear()
-            self._crash_at = None
+            self._life.crash_at = None
 
     def crash_at(self, write: int, when: Literal["before", "after"] = "before") -> None:
         """Die at the n-th write from now (1 is the next): it and every later call raise `Crash`.
 
         Open `inner` again to see what the dead process left behind.
         """
-        self._crash_at = (self.mutations + write, when)
+        self._life.crash_at = (self.mutations + write, when)
 
     def events(self, op: str = "*", path: str = "*") -> list[Event]:
         """The recorded calls that match."""
@@ -240,15 +251,15 @@ class FaultStore:
         return self._call("now", [""], self.inner.now)
 
     def _call(self, op: str, paths: Sequence[str], apply: Callable[[], T]) -> T:
-        path = paths[0] if paths else ""
+        path, life = paths[0] if paths else "", self._life
         with self._lock:
-            if self._crashed:
+            if life.has_crashed:
                 raise Crash(f"{op} {path}: the process has already crashed")
             self.counts[op] += 1
-            self.mutations += op in WRITES
-            crash = self._crash_at if op in WRITES else None
-            crash = crash if crash and crash[0] == self.mutations else None
-            self._crashed = crash is not None
+            life.mutations += op in WRITES
+            crash = life.crash_at if op in WRITES else None
+            crash = crash if crash and crash[0] == life.mutations else None
+            life.has_crashed = crash is not None
             delays, action = self._choose(op, paths)
         if crash:
             if crash[1] == "after":
@@ -259,7 +270,7 @@ class FaultStore:
             self._env.clock.sleep(seconds)
         late = Held()
         if op in WRITES:
-            late, self._late = self._late, late
+            late, life.late = life.late, late
         try:
             if action:
                 return self._strike(action, op, path, apply)
@@ -299,7 +310,7 @@ class FaultStore:
         elif action == "hold":
             rule.held.add(lambda: self._quietly(op, path, apply))
         elif action == "reorder":
-            self._late.add(lambda: self._quietly(op, path, apply))
+            self._life.late.add(lambda: self._quietly(op, path, apply))
         kind = LostAnswer if op in WRITES else StoreError
         raise kind(f"{self.uri}/{path}: {op} failed by the fault plan ({action})")
 

@@ -166,7 +166,7 @@ class SeaweedServer:
 
     def _spawn(self, weed: str) -> None:
         data = tempfile.mkdtemp(prefix="weir-s3-")
-        ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+        ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         self._port = ports["s3.port"]
         command = [weed, "mini", f"-dir={data}", *_FLAGS]
         command += [f"-{name}={port}" for name, port in ports.items()]
@@ -246,7 +246,8 @@ def _find_weed() -> str:
     return found
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on."""
     with contextlib.ExitStack() as stack:
         # All open at once, so that no port is given twice.
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

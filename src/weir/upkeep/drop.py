@@ -38,7 +38,8 @@ def drop(core: Core) -> None:
     if owners:  # guard: C-15 test_drop
         raise InvalidInput(
             f"{core.uri} shares files with its clone {owners[0]}; drop the clone first."
-            f" {KEEP_WITHOUT_PARENT}. For a clone that is gone: table.release_clone(uri)"
+            f" {KEEP_WITHOUT_PARENT}. For a clone that is gone: table.release_clone(uri), or"
+            f" weir checkpoint release {core.uri} {owners[0]}"
         )
     _record(core, "begun")
     shards, threads = core.all_shard_ids(), core.env.threads

@@ -26,6 +26,7 @@ from weir.routing.core import Core, HasCore
 from weir.routing.writer_shard import has_own_writer
 from weir.upkeep.compact.logs import becomes_sstables
 from weir.upkeep.compact.policy import CompactionPolicy, Now
+from weir.upkeep.defaults import FENCE_RETENTION, MIN_AGE
 from weir.upkeep.indexes import lacking
 from weir.upkeep.silent import find_silent
 
@@ -65,9 +66,9 @@ class KeepPolicy:
     makes sure that a living writer has flushed its rows before."""
     gc: Duration | None = "1h"
     """How often the table is collected; None: never."""
-    min_age: Duration = "15m"
+    min_age: Duration = MIN_AGE
     """`min_age` of a collection."""
-    fence_retention: Duration = "7d"
+    fence_retention: Duration = FENCE_RETENTION
     """`fence_retention` of a collection."""
     checkpoints: Sequence[CheckpointSchedule] = ()
     """Checkpoints to be made."""

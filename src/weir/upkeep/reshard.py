@@ -43,6 +43,7 @@ from weir.types import Generation
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.compact.run import compact as run_compaction
+from weir.upkeep.defaults import UNDO_TTL
 from weir.upkeep.exclusive import sync_mem_wal_index
 from weir.upkeep.owner import Owner
 from weir.upkeep.tasks import Runner
@@ -52,7 +53,6 @@ logger = logging.getLogger("weir.upkeep")
 
 COMPACTIONS: Final = 4
 """How often the old shards are compacted, if others take the claim over."""
-ROLLBACK_CHECKPOINT_TTL: Final = "7d"
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def _seal_all(core: Core, old: TableRecord) -> list[UUID]:
 def _checkpoint(core: Core, state: Resharding) -> Resharding:
     if state.checkpoint is not None:
         return state
-    made = checkpoints.create(core, scope="all", name="before-reshard", ttl=ROLLBACK_CHECKPOINT_TTL)
+    made = checkpoints.create(core, scope="all", name="before-reshard", ttl=UNDO_TTL)
     return append_resharding(
         core.store, structs.replace(state, checkpoint=made.id), core.env.new_id()
     )

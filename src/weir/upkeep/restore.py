@@ -62,6 +62,7 @@ from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import pinning
 from weir.upkeep.compact.claim import Claim
+from weir.upkeep.defaults import UNDO_TTL
 from weir.upkeep.exclusive import without_compaction
 from weir.upkeep.owner import Owner
 from weir.upkeep.pinning import (
@@ -74,7 +75,6 @@ from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.upkeep")
 
-UNDO_TTL: Final = "7d"
 UNDO_NAME: Final = "before-restore"
 HOLD_SECONDS: Final = 86_400.0
 TABLE_BYTES: Final = 256 << 20

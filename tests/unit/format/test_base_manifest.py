@@ -74,7 +74,7 @@ def test_a_sharding_by_bucket_without_a_number_of_buckets_is_damage(parameters):
         parse_mem_wal_details(raw, path="m")
 
 
-def _varint(n):
+def varint(n):
     out = bytearray()
     while n > 127:
         out.append(n & 127 | 128)
@@ -82,24 +82,24 @@ def _varint(n):
     return bytes([*out, n])
 
 
-def _lance_file(*, version=3, index_details=None, index_offset=None, offset=None, more=b""):
+def lance_file(*, version=3, index_details=None, index_offset=None, offset=None, more=b""):
     before = b""
-    manifest = b"\x18" + _varint(version) + more
+    manifest = b"\x18" + varint(version) + more
     if index_details is not None:
-        value = b"\x12" + _varint(len(index_details)) + index_details
-        index = b"\x1a\x0f__lance_mem_wal" + b"\x32" + _varint(len(value)) + value
-        section = b"\x0a" + _varint(len(index)) + index
+        value = b"\x12" + varint(len(index_details)) + index_details
+        index = b"\x1a\x0f__lance_mem_wal" + b"\x32" + varint(len(value)) + value
+        section = b"\x0a" + varint(len(index)) + index
         before = struct.pack("<I", len(section)) + section
         at = 0 if index_offset is None else index_offset
-        manifest += b"\x30" + _varint(at)
+        manifest += b"\x30" + varint(at)
     body = struct.pack("<I", len(manifest)) + manifest
     at = len(before) if offset is None else offset
     return before + body + struct.pack("<QHH", at, 0, 2) + b"LANC"
 
 
 def test_a_manifest_with_and_without_mem_wal():
-    assert parse_base_manifest(_lance_file(), path="m").mem_wal is None
-    got = parse_base_manifest(_lance_file(index_details=b"\x60\x01"), path="m")
+    assert parse_base_manifest(lance_file(), path="m").mem_wal is None
+    got = parse_base_manifest(lance_file(index_details=b"\x60\x01"), path="m")
     assert got.version == 3
     assert got.max_field_id == -1
     assert got.mem_wal is not None
@@ -107,7 +107,7 @@ def test_a_manifest_with_and_without_mem_wal():
 
 
 def test_the_version_must_be_that_of_the_name():
-    raw = _lance_file(version=3)
+    raw = lance_file(version=3)
     parse_base_manifest(raw, path=f"_versions/{2**64 - 1 - 3:020d}.manifest")
     parse_base_manifest(raw, path="_versions/3.manifest")
     with pytest.raises(CorruptEntry, match="version 3"):
@@ -119,13 +119,13 @@ def test_the_version_must_be_that_of_the_name():
     [
         b"",
         b"LANC",
-        _lance_file()[:-1],
-        _lance_file(version=0),
-        _lance_file(offset=2**63),
-        _lance_file(offset=15),
-        _lance_file(index_details=b"\x60\x01", index_offset=2**40),
-        _lance_file(index_details=b"\x60\x01", index_offset=5),
-        _lance_file(index_details=b"\x4a\x02\x10\x01"),
+        lance_file()[:-1],
+        lance_file(version=0),
+        lance_file(offset=2**63),
+        lance_file(offset=15),
+        lance_file(index_details=b"\x60\x01", index_offset=2**40),
+        lance_file(index_details=b"\x60\x01", index_offset=5),
+        lance_file(index_details=b"\x4a\x02\x10\x01"),
     ],
 )
 def test_damage_is_corrupt_entry_naming_the_object(raw):
@@ -136,7 +136,7 @@ def test_damage_is_corrupt_entry_naming_the_object(raw):
 @given(st.data())
 def test_mutated_manifests_never_raise_anything_else(data):
     progress = bytes.fromhex("4a160a120a1000112233445566778899aabbccddeeff10016001")
-    raw = bytearray(_lance_file(index_details=progress))
+    raw = bytearray(lance_file(index_details=progress))
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(CorruptEntry):

@@ -286,14 +286,6 @@ def _wrong_tombstone():
     return stream(batch.schema, [batch], writer_epoch=1)
 
 
-def _second_empty():
-    return stream(SIMPLE.wal, [simple([1]), simple([])], writer_epoch=1)
-
-
-def _full_fence():
-    return stream(SIMPLE.wal, [simple([1])], writer_epoch=1, fence_sentinel="true")
-
-
 def _nested_name():
     batch = pa.record_batch({"s": pa.array([{"child": 1}])})
     return stream(batch.schema, [batch], writer_epoch=1).replace(b"child", b"chil\xe6")

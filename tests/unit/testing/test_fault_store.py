@@ -175,6 +175,17 @@ def test_crash_ends_everything(store, when):
     assert store.inner.head("d") is None
 
 
+def test_a_crash_ends_the_folders_of_a_store_with_it(store):
+    folder = store.around(MemoryStore())
+    store.crash_at(2)
+    store.put("a", b"")
+    with pytest.raises(Crash):
+        folder.put("b", b"")
+    with pytest.raises(Crash):
+        store.get("a")
+    assert store.mutations == folder.mutations == 2
+
+
 def test_rate_draws_from_the_environment():
     def outcomes(seed):
         env = Env(random=random.Random(seed))

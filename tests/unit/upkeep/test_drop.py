@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import Died, dies_at
 from tests.support.moments import make, put
 from weir.env import Env
 from weir.format import paths
@@ -458,12 +459,8 @@ def test_c16_a_clone_discarded_as_it_copied_leaves_no_hole_in_the_next_log(
     checkpoint = table.checkpoint()
     weir.drop(filled(tmp_path / "copy").uri)
 
-    def die(step: str) -> None:
-        if step.startswith("clone.copied"):
-            raise RuntimeError("killed")
-
-    mortal = weir.open(table.uri, env=Env(failpoint=die))
-    with pytest.raises(RuntimeError, match="killed"):
+    mortal = weir.open(table.uri, env=Env(failpoint=dies_at("clone.copied")))
+    with pytest.raises(Died):
         mortal.clone(str(tmp_path / "copy"), checkpoint)
     table.discard_clone(str(tmp_path / "copy"))
     again = weir.create(str(tmp_path / "copy"), SCHEMA, primary_key="id", sharding=sharding)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Literal
 from uuid import UUID
 
 from weir.durations import Duration, seconds
@@ -49,6 +49,7 @@ from weir.upkeep.compact.plan import (
 from weir.upkeep.compact.progress import may_have_lost, require_no_lost_rows
 from weir.upkeep.compact.split import hide_tasks, make_tasks
 from weir.upkeep.compact.tidying import tidy
+from weir.upkeep.defaults import LEASE
 from weir.upkeep.expire import drop_expired, drops_at
 from weir.upkeep.indexes import lacking
 from weir.upkeep.owner import Owner
@@ -58,9 +59,6 @@ from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
 from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.compact")
-
-LEASE: Final = "15m"
-"""How long a claim that is not renewed keeps others away; then its owner is fenced and replaced."""
 
 
 @dataclass

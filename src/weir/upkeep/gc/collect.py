@@ -26,6 +26,7 @@ from weir.routing.core import Core
 from weir.routing.finishing import finish
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.progress import require_no_lost_rows
+from weir.upkeep.defaults import FENCE_RETENTION, MIN_AGE
 from weir.upkeep.gc import records
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
@@ -48,8 +49,8 @@ _SHARD_KINDS = frozenset({"wal", "manifests", "sstables"})
 
 def gc(
     core: Core,
-    min_age: Duration = "15m",
-    fence_retention: Duration = "7d",
+    min_age: Duration = MIN_AGE,
+    fence_retention: Duration = FENCE_RETENTION,
     *,
     dry_run: bool = False,
     kinds: Collection[Kind] | None = None,
@@ -90,8 +91,8 @@ def _require_whole(core: Core) -> None:
 
 def collect(
     core: Core,
-    min_age: Duration = "15m",
-    fence_retention: Duration = "7d",
+    min_age: Duration = MIN_AGE,
+    fence_retention: Duration = FENCE_RETENTION,
     *,
     dry_run: bool = False,
     kinds: Collection[str] | None = None,

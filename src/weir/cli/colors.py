@@ -1,4 +1,4 @@
-"""The colours of everything weir prints to a terminal."""
+"""The colours of everything that the command prints to a terminal."""
 
 from __future__ import annotations
 

@@ -1,0 +1,14 @@
+"""Times that upkeep takes when a call, an option or a policy names no other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LEASE: Final = "15m"
+"""How long a claim that is not renewed keeps others away; then its owner is fenced and replaced."""
+MIN_AGE: Final = "15m"
+"""A collection keeps younger objects, for readers without a checkpoint."""
+FENCE_RETENTION: Final = "7d"
+"""A collection keeps the first entry of an epoch this long, for native writers that sleep."""
+UNDO_TTL: Final = "7d"
+"""How long the checkpoint is kept that leads back to before a restore or a reshard."""
