@@ -202,8 +202,9 @@ def _closed(core: Core, one: ShardSurvey) -> ShardManifest:
             return Owner(core, one.id).flush()
         except (FencedError, SealedShard):
             # The fenced writer, or another one, claimed it again; or a reshard ended it.
+            core.record_number()  # C-16: raises when it was dropped
             again = survey_shard(core, one.id)
-            assert again is not None, "a shard that was there stays there"
+            assert again is not None, "C-16: only a drop ends a shard's manifests"
             one = again
     raise CommitConflict(
         f"shard {one.id} of {core.uri}: other writers claimed it again and again while the load"
