@@ -171,8 +171,8 @@ class Run:
         life = Life((write + 1) // 2, "before" if write % 2 else "after")
         try:
             self.first.run(life.table(weir.open(self.uri)), self.folder)
-        except Exception:
-            if not life.dead:
+        except Exception as error:
+            if not life.dead and not isinstance(error, REFUSED):
                 raise
         if not life.dead:
             return False
