@@ -3,12 +3,14 @@
     python -m tests.fuzz.pairs                      all pairs, at every write; half an hour
     python -m tests.fuzz.pairs --first restore      those whose first verb is that one
     python -m tests.fuzz.pairs --first restore --then gc --at 3 --mode beside      one run
+    python -m tests.fuzz.pairs --table appended     on tables of another kind
 
 The first verb stops at its n-th write to a store, for every n. *Died*: its process is gone, before
 or after that write; the second verb runs, and then the first again. *Beside*: the second verb runs
 from its beginning to its end, and the first goes on. Either may be refused, in words that its page
-has. In the end the table must hold what a dictionary says after the verbs that were not refused, in
-one order or the other, and every checkpoint and clone what the dictionary was at some moment.
+has. In the end the table must hold what a model of its rows says after the verbs that were not
+refused, in one order or the other, and every checkpoint and clone what the model was at some
+moment.
 """
 
 import argparse
@@ -19,7 +21,8 @@ import sys
 import tempfile
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,12 +34,34 @@ from tests.support.dying import Life
 from tests.support.tables import load_rows
 from weir.errors import CommitConflict, FencedError, InvalidInput, SealedShard
 
-Rows = dict[int, str]
+Row = tuple[int, str]
+Rows = Counter[Row]
 Mode = Literal["died", "beside"]
 MODES: tuple[Mode, ...] = ("died", "beside")
+Kind = Literal["keyed", "appended", "per-writer"]
+KINDS: tuple[Kind, ...] = ("keyed", "appended", "per-writer")
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 WRITES = 200
 REFUSED = (CommitConflict, FencedError, InvalidInput, SealedShard)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a table was made as, and holds."""
+
+    kind: Kind
+    rows: Rows
+    held: Rows
+    """At the checkpoint `held`."""
+
+    def put(self, rows: Rows, more: Iterable[Row]) -> Rows:
+        """Those rows with more of them: of a key, the last one."""
+        new = [*more]
+        ids = {id_ for id_, _ in new} if self.kind == "keyed" else set()
+        return Counter({row: n for row, n in rows.items() if row[0] not in ids}) + Counter(new)
+
+
+Effect = Callable[[Model, Rows], Rows]
 
 
 @dataclass(frozen=True)
@@ -44,18 +69,13 @@ class Verb:
     """One verb of upkeep, and what it does to the rows."""
 
     run: Callable[[weir.Table, Path], object]
-    effect: Callable[[Rows], Rows] = dict
-
-
-def _loaded(rows: Rows) -> Rows:
-    return {**rows, 90: "loaded"}
+    effect: Effect = lambda _, rows: rows
 
 
 def _overwrite(table: weir.Table, _: Path) -> None:
     load_rows(table, {91: "overwritten"}, replaces=True)
 
 
-HELD: Rows = {**dict.fromkeys(range(10), "base"), **dict.fromkeys(range(5, 15), "sstable")}
 VERBS: dict[str, Verb] = {
     "compact": Verb(lambda t, _: t.compact(lease=0, rewrite=True)),
     "fold_wal": Verb(lambda t, _: t.compact(lease=0, fold_wal=True)),
@@ -64,11 +84,14 @@ VERBS: dict[str, Verb] = {
     "checkpoint_all": Verb(lambda t, _: t.checkpoint("all")),
     "clone": Verb(lambda t, at: t.clone(str(at / "clone"), "held")),
     "deep_clone": Verb(lambda t, at: t.clone(str(at / "deep"), "held", deep=True)),
-    "restore": Verb(lambda t, _: t.restore("held"), lambda _: dict(HELD)),
+    "restore": Verb(lambda t, _: t.restore("held"), lambda model, _: model.held),
     "reshard": Verb(lambda t, _: t.reshard(weir.Bucket("id", 3))),
     "move_wal": Verb(lambda t, at: t.move_wal(str(at / "wal"))),
-    "load": Verb(lambda t, _: load_rows(t, {90: "loaded"}, replaces=False), _loaded),
-    "overwrite": Verb(_overwrite, lambda _: {91: "overwritten"}),
+    "load": Verb(
+        lambda t, _: load_rows(t, {90: "loaded"}, replaces=False),
+        lambda model, rows: model.put(rows, [(90, "loaded")]),
+    ),
+    "overwrite": Verb(_overwrite, lambda _, __: Counter([(91, "overwritten")])),
     "add_columns": Verb(lambda t, _: _with_column(t)),
 }
 
@@ -84,23 +107,26 @@ def _with_column(table: weir.Table) -> None:
         table.add_columns(pa.field("w", pa.int64()))
 
 
-def build(folder: Path) -> Rows:
-    """A table with rows in its base, in SSTables and in its logs; returns the rows."""
-    table = weir.create(str(folder / "t"), SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
-    rows: Rows = {}
+def build(folder: Path, kind: Kind) -> Model:
+    """A table with rows in its base, in SSTables and in its logs."""
+    table = weir.create(
+        str(folder / "t"),
+        SCHEMA,
+        primary_key="id" if kind == "keyed" else None,
+        sharding=weir.PerWriter("0s") if kind == "per-writer" else weir.Bucket("id", 2),
+    )
+    model = Model(kind, Counter(), Counter())
 
-    def put(ids: range, text: str, *, memtable: bool = True) -> None:
+    def put(rows: Rows, ids: range, text: str, *, memtable: bool = True) -> Rows:
         with table.writer(weir.WriterConfig(enable_memtable=memtable)) as writer:
             writer.put([{"id": i, "v": text} for i in ids])
-        rows.update(dict.fromkeys(ids, text))
+        return model.put(rows, [(i, text) for i in ids])
 
-    put(range(10), "base")
+    rows = put(Counter(), range(10), "base")
     table.compact()
-    put(range(5, 15), "sstable")
-    assert rows == HELD
+    held = put(rows, range(5, 15), "sstable")
     table.checkpoint("durable", name="held")
-    put(range(10, 20), "log", memtable=False)
-    return rows
+    return Model(kind, put(held, range(10, 20), "log", memtable=False), held)
 
 
 class Meanwhile(Life):
@@ -123,11 +149,13 @@ class Meanwhile(Life):
 class Run:
     """Two verbs on one table."""
 
-    def __init__(self, saved: Path, folder: Path, rows: Rows, first: str, then: str) -> None:
+    def __init__(self, saved: Path, folder: Path, model: Model, first: str, then: str) -> None:
         self.folder = folder / uuid.uuid4().hex[:8]
         shutil.copytree(saved, self.folder)
         self.uri = str(self.folder / "t")
-        self.rows, self.first, self.then = rows, VERBS[first], VERBS[then]
+        self.model, self.first, self.then = model, VERBS[first], VERBS[then]
+        self.tried: list[tuple[Effect, bool]] = []
+        """What was done, and whether it is known to have been done."""
 
     def attempt(self, verb: Verb, table: weir.Table | None = None) -> bool:
         """Run a verb; False when it was refused."""
@@ -135,6 +163,7 @@ class Run:
             verb.run(table or weir.open(self.uri), self.folder)
         except REFUSED:
             return False
+        self.tried.append((verb.effect, True))
         return True
 
     def died(self, write: int) -> bool:
@@ -142,60 +171,68 @@ class Run:
         life = Life((write + 1) // 2, "before" if write % 2 else "after")
         try:
             self.first.run(life.table(weir.open(self.uri)), self.folder)
-        except Exception:
-            if not life.dead:
+        except Exception as error:
+            if not life.dead and not isinstance(error, REFUSED):
                 raise
         if not life.dead:
             return False
-        did_then = self.attempt(self.then)
-        did_first = self.attempt(self.first)
-        self.check(did_first=did_first, did_then=did_then)
+        self.tried.append((self.first.effect, False))
+        self.attempt(self.then)
+        self.attempt(self.first)
+        self.check()
         return True
 
     def beside(self, write: int) -> bool:
         """The second runs in that write of the first; False when the first ended before."""
-        did_then = False
-
-        def act() -> None:
-            nonlocal did_then
-            did_then = self.attempt(self.then)
-
-        life = Meanwhile(write, act)
+        life = Meanwhile(write, lambda: self.attempt(self.then))
         did_first = self.attempt(self.first, life.table(weir.open(self.uri)))
         if not life.happened:
             return False
-        if not did_first:
-            did_first = self.attempt(self.first)
-        self.check(did_first=did_first, did_then=did_then)
+        if not did_first and not self.attempt(self.first):
+            self.tried.append((self.first.effect, False))
+        self.check()
         return True
 
-    def check(self, *, did_first: bool, did_then: bool) -> None:
+    def reached(self) -> tuple[list[Rows], list[Rows]]:
+        """What the table may hold after what was tried, in any order; and at any moment before."""
+        ends: list[Rows] = []
+        moments = [self.model.held, self.model.rows]
+        for order in itertools.permutations(self.tried):
+            for took in itertools.product(
+                *[(True,) if sure else (True, False) for _, sure in order]
+            ):
+                rows = self.model.rows
+                for effect in (
+                    effect for (effect, _), is_in in zip(order, took, strict=True) if is_in
+                ):
+                    rows = effect(self.model, rows)
+                    moments.append(rows)
+                ends.append(rows)
+        return ends, moments
+
+    def check(self) -> None:
         """Compare what is there with what may be there."""
-        first, then, rows = self.first.effect, self.then.effect, self.rows
-        ends = [first(then(rows)), then(first(rows))] if did_then else [first(rows)]
-        if not did_first:
-            ends += [then(rows) if did_then else rows]
-        moments = [HELD, rows, first(rows), then(rows), first(then(rows)), then(first(rows))]
+        ends, moments = self.reached()
         table = weir.open(self.uri)
         self._require(ends, table)
         for made in table.checkpoints():
             if made.owner is None:
-                wanted = [HELD] if made.name == "held" else moments
+                wanted = [self.model.held] if made.name == "held" else moments
                 self._require(wanted, table, checkpoint=made)
         for name in ("clone", "deep"):
             if weir.exists(str(self.folder / name)):
-                self._require([HELD], weir.open(str(self.folder / name)))
+                self._require([self.model.held], weir.open(str(self.folder / name)))
         with table.writer() as writer:
             writer.put([{"id": 99, "v": "after"}])
         table.compact(lease=0)
         _collected(table)
-        self._require([{**end, 99: "after"} for end in ends], weir.open(self.uri))
+        after = [self.model.put(end, [(99, "after")]) for end in ends]
+        self._require(after, weir.open(self.uri))
 
     def _require(self, wanted: list[Rows], table: weir.Table, **how: Any) -> None:
         found = table.scan(["id", "v"], **how).to_table().to_pylist()
-        held = {row["id"]: row["v"] for row in found}
-        assert len(held) == len(found), "a key came twice"
-        wrong = [sorted({*held.items()} ^ {*rows.items()}) for rows in wanted if held != rows]
+        held = Counter((row["id"], row["v"]) for row in found)
+        wrong = [sorted({*(held - rows), *(rows - held)}) for rows in wanted if held != rows]
         assert len(wrong) < len(wanted), f"{table.uri} {how} differs by {min(wrong, key=len)}"
 
     def close(self) -> None:
@@ -203,20 +240,24 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def run(first: str, then: str, modes: tuple[Mode, ...], writes: range) -> Iterator[str | None]:
+def run(
+    first: str, then: str, modes: tuple[Mode, ...], writes: range, kind: Kind = "keyed"
+) -> Iterator[str | None]:
     """Run a pair at those writes of the first; yields None for each run, or how it failed."""
     folder = Path(tempfile.mkdtemp(prefix="weir-pairs-"))
     try:
-        rows = build(folder / "saved")
+        model = build(folder / "saved", kind)
         for mode in modes:
             for write in writes:
-                one = Run(folder / "saved", folder, rows, first, then)
+                one = Run(folder / "saved", folder, model, first, then)
                 try:
                     if not (one.died if mode == "died" else one.beside)(write):
                         break
                     yield None
                 except Exception:
-                    again = f"--first {first} --then {then} --mode {mode} --at {write}"
+                    again = (
+                        f"--table {kind} --first {first} --then {then} --mode {mode} --at {write}"
+                    )
                     yield f"{traceback.format_exc()}again: python -m tests.fuzz.pairs {again}"
                 finally:
                     one.close()
@@ -230,6 +271,7 @@ def main() -> int:
     parser.add_argument("--first", choices=VERBS)
     parser.add_argument("--then", choices=VERBS)
     parser.add_argument("--mode", choices=MODES)
+    parser.add_argument("--table", choices=KINDS, default="keyed")
     parser.add_argument("--at", type=int, help="only at that write")
     parser.add_argument("--every", type=int, default=1, help="only at every n-th write")
     args = parser.parse_args()
@@ -238,7 +280,7 @@ def main() -> int:
     runs = failed = 0
     for first, then in itertools.product(VERBS, VERBS):
         if args.first in (None, first) and args.then in (None, then):
-            for told in run(first, then, (args.mode,) if args.mode else MODES, writes):
+            for told in run(first, then, (args.mode,) if args.mode else MODES, writes, args.table):
                 runs += 1
                 if told is not None:
                     failed += 1

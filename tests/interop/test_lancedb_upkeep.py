@@ -53,6 +53,19 @@ def test_k1_its_clean_up_leaves_what_a_checkpoint_holds(tmp_path: Path) -> None:
     assert bad(table) == []
 
 
+def test_c1_a_clone_of_a_version_that_it_wrote_is_read(tmp_path: Path) -> None:
+    """Lance 13, in LanceDB, notes the place of its transaction in the manifest under a number of
+    its own. Copied to a clone that place means nothing, and Lance panics at it."""
+    table = made(tmp_path, "bucket", "weir")
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": "a"} for n in range(8)])
+    table.compact()
+    opened(tmp_path).delete("id = 3")
+    want = {n: "a" for n in range(8) if n != 3}
+    for number, deep in enumerate((False, True)):
+        assert ours(table.clone(str(tmp_path / f"c{number}"), deep=deep)) == want
+
+
 @pytest.mark.filterwarnings("ignore::deprecation.DeprecatedWarning")
 def test_x5_its_indexes_and_columns_change_beside_rows_in_the_log(tmp_path: Path) -> None:
     table = made(tmp_path, "bucket", "weir")

@@ -154,6 +154,27 @@ def test_l4_a_compaction_that_failed_keeps_the_next_one_waiting_for_no_lease(
     assert report.rows_written == 5
 
 
+def _failed_at(step: str, error: Exception) -> Callable[[str], None]:
+    def hook(reached: str) -> None:
+        if reached == step:
+            raise error
+
+    return hook
+
+
+@pytest.mark.parametrize("step", ["claimed", "fenced", "planned", "written"])
+@pytest.mark.parametrize("error", [weir.StoreError("the store is away"), OSError("Spark is gone")])
+def test_l4_a_claim_that_failed_anywhere_keeps_nobody_waiting_for_its_lease(
+    tmp_path: Path, step: str, error: Exception
+) -> None:
+    table = filled(tmp_path)
+    with pytest.raises(type(error)):
+        compact(watched(again(table).core, "compact", _failed_at(step, error)))
+    report = again(table).compact()
+    assert report.skipped is None
+    assert report.rows_written == 5
+
+
 def test_l4_a_failure_after_the_commit_is_completed_by_the_next_compaction(tmp_path: Path) -> None:
     table = filled(tmp_path)
 

@@ -149,12 +149,11 @@ def test_l4_an_sstable_that_does_not_tell_its_rows_stays_whole(tmp_path: Path) -
     for nbytes in (None, 1 << 40):
         silent = [
             structs.replace(t, physical_rows=None, in_memory_bytes=nbytes)
-            for t in waiting[0].manifest.sstables
+            for t in waiting[0].cut.sstables
         ]
-        manifest = replace(waiting[0].manifest, sstables=tuple(silent))
         weights = [t.size for t in silent]
         cut = structs.replace(waiting[0].cut, sstables=tuple(silent))
-        told = PendingShard(manifest, cut, 0, sum(size for _, size in weights))
+        told = PendingShard(cut, 0, sum(size for _, size in weights))
         job = make_job("job", base, [told])
         tasks = split.make_tasks(job, base, [told], engine="spark", slots=2, cluster=False)
         pieces = [task.get("units", [0, 2]) for task in tasks if "fragments" not in task]

@@ -15,6 +15,7 @@ import pytest
 import weir
 from tests.rules.test_fold_beside_commits import make, put, rows_of
 from tests.rules.test_overwritten_base import drop_index
+from tests.support.tables import load_rows
 from weir.cli.doctor import check_table
 from weir.errors import CommitConflict, CorruptEntry
 from weir.lake.base.versions import Versions
@@ -52,6 +53,12 @@ WRITES: dict[str, Callable[[weir.Table], object]] = {
     "compact": lambda t: t.compact(),
     "gc": lambda t: t.gc(min_age=0),
     "gc of the base": lambda t: t.gc(min_age=0, kinds=["base"]),
+    "checkpoint": lambda t: t.checkpoint("durable"),
+    "checkpoint of all": lambda t: t.checkpoint("all"),
+    "clone": lambda t: t.clone(f"{t.uri}-clone"),
+    "deep clone": lambda t: t.clone(f"{t.uri}-clone", deep=True),
+    "reshard": lambda t: t.reshard(weir.Bucket("id", 3)),
+    "load": lambda t: load_rows(t, {3: "third"}, replaces=False),
 }
 
 
@@ -66,6 +73,8 @@ def test_l8_writers_and_compaction_refuse_before_they_write(tmp_path: Path, from
     assert lance.dataset(table.uri).version == version
     assert table.shards()[0].manifest() == manifest
     assert Jobs(table.core.store).latest() == jobs
+    assert table.checkpoints() == []
+    assert not Path(f"{table.uri}-clone").exists()
     bad = [f.detail for f in check_table(table.uri, {}) if f.state == "bad"]
     assert any("Restore" in text for text in bad), bad
     # The repair that the message names.

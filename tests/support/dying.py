@@ -47,6 +47,7 @@ class Life:
         lake = PylanceLake(core.uri, None, store, env=core.env)
         wal = store if core.wal is core.store else self.store(core.wal)
         made = dataclasses.replace(core, store=store, wal=wal, lake=MortalLake(lake, self))
+        lake.ask_before_changes(made.record_number)
         opened = made.wal_stores._open_wal
         made.wal_stores._open_wal = lambda uri: self.store(opened(uri))
         folder = made.wal_stores._open_folder

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
 from weir.format.lance_file import assemble
-from weir.format.lance_messages import Manifest, dictionaries, read_manifest
+from weir.format.lance_messages import Manifest, clear_transaction, dictionaries, read_manifest
 
 PK_PAGE_ROWS: Final = 8192
 """Rows per page of the key index. Stored. Never change."""
@@ -32,8 +32,8 @@ def rewrite_sstable_manifest(
     raw = bytes(raw)
     manifest = read_manifest(raw, path=path)
     _map_ids(manifest, field_ids)
-    for gone in ("index_section", "transaction_file", "transaction_section"):
-        manifest.ClearField(gone)
+    manifest.ClearField("index_section")
+    clear_transaction(manifest)
     before = dictionaries(raw, manifest, path=path)
     return assemble(manifest.SerializeToString(), before=before, footer_of=raw)
 

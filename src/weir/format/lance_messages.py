@@ -104,6 +104,8 @@ class Manifest(Message):
     writer_flags: int = stored(10, "uint64")
     transaction_file: str = stored(12)
     base_paths: Repeated[BasePath] = stored(18)
+    transaction_section_deprecated: int = stored(21, "uint64")
+    """Of Lance up to 13, which LanceDB 0.40 has."""
     transaction_section: int = stored(23, "uint64")
 
 
@@ -229,6 +231,12 @@ def parse(kind: type[M], data: bytes) -> M:
 def read_manifest(raw: bytes, *, path: str) -> Manifest:
     """The Manifest of a version's file; `CorruptEntry` naming `path` for one that is damaged."""
     return _read(Manifest, raw, manifest_offset(raw, path=path), path)
+
+
+def clear_transaction(manifest: Manifest) -> None:
+    """Forget where the transaction is: Lance panics at a place in the bytes of another file."""
+    for name in ("transaction_file", "transaction_section_deprecated", "transaction_section"):
+        manifest.ClearField(name)
 
 
 def read_indices(raw: bytes, manifest: Manifest, *, path: str) -> IndexSection:

@@ -19,6 +19,7 @@ from weir.records.cut import ShardCut
 from weir.records.holds import Holds
 from weir.routing.core import Core
 from weir.routing.shards import schema_for_writing
+from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make
 from weir.upkeep.unfinished import require_settled
 
@@ -49,12 +50,14 @@ def create(
     and the log up to it; nothing is flushed, no writer is disturbed. With `ttl` None it is kept
     until deleted. `name` is a label that several may share. The cut is per shard, at about five
     requests and the cost of a flush each; the base and the record take a dozen more.
-    `CommitConflict` while a restore is unfinished, `CorruptEntry` as `Core.base` does.
+    `CommitConflict` while a restore is unfinished, `CorruptEntry` when another program removed rows
+    that the base held (L-8): the checkpoint would lack them.
     """
     if scope not in ("all", "durable"):
         raise InvalidInput(f"scope must be 'all' or 'durable', not {scope!r}")
     check_name(name)
     lifetime = None if ttl is None else seconds(ttl, name="ttl")
+    require_no_lost_rows(core)  # guard: L-8 test_rolled_back_base
     _mark_columns(core)
 
     def pins() -> list[ShardCut]:

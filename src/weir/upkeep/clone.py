@@ -46,6 +46,7 @@ from weir.store.open import normalize, open_store
 from weir.store.probe import prove
 from weir.types import Position, Version
 from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.copying import (
     CopiedLog,
     copy_base,
@@ -137,7 +138,7 @@ def clone(
         if begun.state == "ready":
             return _finished(uri, wal_place, options, env)
     if begun is None and checkpoint is None:  # before anything is written there
-        core.base()
+        require_no_lost_rows(core)  # guard: L-8 test_rolled_back_base
         require_settled(core, "checkpoint")
     probed = prove([store] if wal is None else [store, wal], env)
     source = _source(core, checkpoint, begun)

@@ -40,6 +40,7 @@ from weir.routing.core import CONCURRENCY, Core
 from weir.routing.finishing import finish, is_quiet_since
 from weir.upkeep.compact.claim import Claim
 from weir.upkeep.compact.jobs import Job
+from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.compact.run import compact
 from weir.upkeep.compact.tasks import hide_keys
 from weir.upkeep.exclusive import without_compaction
@@ -80,9 +81,12 @@ def load(
     it. `replaces` removes all other rows of the table. `engine` folds older rows. Raises
     `CommitConflict` when a compaction is running or took over, or another program changed the base
     during the load: nothing was loaded then. `UnknownOutcome` when this process slept for so long
-    that the history of the base is gone, `StoreError` when the store gave no answer.
+    that the history of the base is gone, `StoreError` when the store gave no answer, `CorruptEntry`
+    when another program took the base back and the load would make that final (L-8).
     """
     is_keyed = bool(core.record.primary_key)
+    if not replaces:
+        require_no_lost_rows(core)  # guard: L-8 test_rolled_back_base
     for _ in core.env.attempts():
         # P-8: a statement that was decided before is older than what is loaded.
         closed = finish(core).closed if is_keyed else 0
@@ -198,8 +202,9 @@ def _closed(core: Core, one: ShardSurvey) -> ShardManifest:
             return Owner(core, one.id).flush()
         except (FencedError, SealedShard):
             # The fenced writer, or another one, claimed it again; or a reshard ended it.
+            core.record_number()  # C-16: raises when it was dropped
             again = survey_shard(core, one.id)
-            assert again is not None, "a shard that was there stays there"
+            assert again is not None, "C-16: only a drop ends a shard's manifests"
             one = again
     raise CommitConflict(
         f"shard {one.id} of {core.uri}: other writers claimed it again and again while the load"

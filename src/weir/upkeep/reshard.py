@@ -41,6 +41,7 @@ from weir.records.table import Route, TableRecord, TableRecords, with_routing
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
 from weir.types import Generation
 from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.compact.run import compact as run_compaction
 from weir.upkeep.defaults import UNDO_TTL
@@ -82,8 +83,8 @@ def reshard(
     old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are folded
     into the base afterwards, by `engine` as `table.compact` takes it. Raises `InvalidInput` for a
     sharding that does not fit, or while another reshard is unfinished; `CommitConflict` while a
-    restore is. Costs a claim, a flush and
-    two manifests per old shard.
+    restore is; `CorruptEntry` as `checkpoint` does. Costs a claim, a flush and two manifests per
+    old shard.
     """
     check_sharding(sharding, core.schema().plain, core.record.primary_key)
     _require_routes(core, sharding)
@@ -154,6 +155,7 @@ def _begin(
     core: Core, sharding: Sharding, engine: Literal["local"] | Runner
 ) -> tuple[Resharding | None, TableRecord]:
     """Step 1, and the table's record after it; None when the sharding is in place already."""
+    require_no_lost_rows(core)  # guard: L-8 test_rolled_back_base
     require_settled(core, "reshard")
     found = read_resharding(core.store)
     # Read after the chain of reshards: a routing read before the last of them is outdated (C-11). A

@@ -13,6 +13,7 @@ import pytest
 import weir
 from simulator.steps import Died, dies_at
 from tests.support.moments import make, put
+from tests.support.tables import load_rows
 from weir.env import Env
 from weir.format import paths
 from weir.records.table import TableRecords
@@ -21,6 +22,7 @@ from weir.testing.faulty import FaultyStores
 from weir.upkeep import drop as dropping
 from weir.upkeep.compact.claim import take_claim
 from weir.upkeep.compact.jobs import Jobs
+from weir.upkeep.owner import Owner
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 KINDS = {"memtable": weir.WriterConfig(), "log only": weir.WriterConfig(enable_memtable=False)}
@@ -331,6 +333,24 @@ def require_whole(table: weir.Table) -> None:
     with latest.writer() as writer:
         writer.put([{"id": 102}])
     assert ids(weir.open(table.uri)) == [100, 101, 102]
+
+
+def test_c16_a_load_that_a_drop_overtook_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shards that it was about to flush are nobody's any more, or the next table's."""
+    table = filled(tmp_path / "t")
+    put(table.writer(weir.WriterConfig(enable_memtable=False)), [5], "in the log")
+    opened = Owner._writer
+
+    def overtaken(self: Owner) -> object:
+        writer = opened(self)
+        weir.drop(table.uri)
+        return writer
+
+    monkeypatch.setattr(Owner, "_writer", overtaken)
+    with pytest.raises(weir.NotAWeirTable):
+        load_rows(weir.open(table.uri), {7: "loaded"}, replaces=True)
 
 
 def test_c16_a_claim_of_a_dropped_table_in_the_chain_of_the_next_is_left(tmp_path: Path) -> None:

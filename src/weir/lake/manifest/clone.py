@@ -14,6 +14,7 @@ from weir.format.lance_messages import (
     DataFile,
     DeletionFile,
     IndexMetadata,
+    clear_transaction,
     dictionaries,
     read_indices,
     read_manifest,
@@ -41,8 +42,7 @@ def clone_manifest(raw: bytes, parent_uri: str, *, path: str) -> bytes:
     manifest.base_paths.add(id=base_id, is_dataset_root=True, path=parent_uri)
     manifest.reader_flags |= _BASE_PATHS_FLAG
     manifest.writer_flags |= _BASE_PATHS_FLAG
-    manifest.ClearField("transaction_file")
-    manifest.ClearField("transaction_section")
+    clear_transaction(manifest)
     before = dictionaries(raw, manifest, path=path)
     if indices.indices:
         manifest.index_section = len(before)

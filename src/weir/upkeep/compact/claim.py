@@ -27,7 +27,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from weir.env import Bell, Thread
-from weir.errors import CommitConflict, NotAWeirTable, SnapshotExpired, WeirError
+from weir.errors import CommitConflict, SnapshotExpired, WeirError
 from weir.lake.base.fence import FENCE
 from weir.lake.base.fold import BaseFence
 from weir.lake.base.fold_commit import FOLD
@@ -58,8 +58,18 @@ def take_claim(core: Core, record: JobRecord) -> Claim:
 
     `CommitConflict` when this process slept, and the place of its fence was cleaned up.
     """
+    try:
+        return _taken(core, record)
+    except (Exception, KeyboardInterrupt):
+        _leave(Jobs(core.store), record)
+        raise
+
+
+def _taken(core: Core, record: JobRecord) -> Claim:
     core.env.failpoint("compact.claimed")
-    _require_own(core, record)
+    # C-16: after the claim, which a drop that comes later ends; before it, it may have been made in
+    # the chain of the next table, whose compactors need not wait for it.
+    core.record_number()  # guard: C-16 test_drop
     version = core.lake.fence_base(record.token)
     fence = BaseFence(record.token, require_above_base_floor(core, version))
     core.env.failpoint("compact.fenced")
@@ -70,15 +80,13 @@ def take_claim(core: Core, record: JobRecord) -> Claim:
     return claim
 
 
-def _require_own(core: Core, record: JobRecord) -> None:
-    """C-16: after the claim, which a drop that comes later ends; before it, it may have been made
-    in the chain of the next table, whose compactors need not wait for it."""
-    try:
-        core.record_number()  # guard: C-16 test_drop
-    except NotAWeirTable:
-        with suppress(WeirError):
-            Jobs(core.store).append(replace(record, state="left"))
-        raise
+def _leave(jobs: Jobs, record: JobRecord) -> None:
+    """Let the next holder begin at once: this one has failed, and does no more.
+
+    What it planned may be committed, so the job stays in the record.
+    """
+    with suppress(WeirError):  # lost, or the store is away: then the lease decides
+        jobs.append(replace(record, state="left"))
 
 
 class Claim:
@@ -122,7 +130,7 @@ class Claim:
         try:
             if kind is None:
                 self.end()
-            elif isinstance(error, WeirError | KeyboardInterrupt):
+            elif isinstance(error, Exception | KeyboardInterrupt):
                 self.leave()
         finally:
             self._stop()
@@ -216,15 +224,11 @@ class Claim:
                 self._is_over = True
 
     def leave(self) -> None:
-        """Let the next holder begin at once: this one has failed, and does no more.
-
-        What it planned may be committed, so the job stays in the record.
-        """
+        """Let the next holder begin at once (`_leave`)."""
         with self._lock:
             if not self._is_over:
                 self._is_over = True
-                with suppress(WeirError):  # lost, or the store is away: then the lease decides
-                    self._append(replace(self._record, state="left"))
+                _leave(self._jobs, self._record)
 
     @property
     def is_held(self) -> bool:

@@ -47,7 +47,6 @@ class Tail:
 class PendingShard:
     """One shard's share of what waits to be folded."""
 
-    manifest: ShardManifest
     cut: ShardCut
     rows: int
     nbytes: int
@@ -189,7 +188,6 @@ def _waiting(manifest: ShardManifest, tail: Tail | None, fresh: Sequence[SsTable
     if tail is not None:
         sizes.append((tail.rows, tail.nbytes))
     return PendingShard(
-        manifest,
         cut,
         sum(rows for rows, _ in sizes),
         sum(nbytes for _, nbytes in sizes),

@@ -92,7 +92,7 @@ def _waiting_logs(core: Core, seen: Survey) -> list[PendingShard]:
             return None
         rows, nbytes = estimate_size(core, log.site, manifest.replay_after, log.last)
         cut = structs.replace(ShardCut.of(manifest, log.through), sstables=())
-        return PendingShard(manifest, cut, rows, nbytes)
+        return PendingShard(cut, rows, nbytes)
 
     logs = find_open_logs(core, seen, fold_wal=None)
     found = core.env.threads.map(look, logs, workers=core.workers)
