@@ -25,7 +25,7 @@ from weir.read.common import Batches, CommonPart, LevelPlan, is_small
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
-from weir.routing.statements import Remaining
+from weir.routing.statements import Remaining, StagedFiles
 
 UNIT_ENTRIES: Final = 512
 """Entries in one unit of a tail. Plans count entries because they do not know their sizes."""
@@ -204,7 +204,7 @@ class SnapshotReader:
             return [self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)]
         if unit.staged is not None:
             assert cut.staged is not None, "P-8: a piece of a statement"
-            left = Remaining(self.core, cut.staged, cut.wal_through)
+            left = Remaining(StagedFiles(self.core), cut.staged, cut.wal_through)
             return [_StagedPiece(left, unit.staged, self.schema)]
         log = self.core.log(cut.shard)
         return [
@@ -272,7 +272,7 @@ class _StagedPiece:
     def _load(self) -> MemLevel:
         is_left = self.number in self.left.pieces
         rows = self.left.rows(self.number, self.schema) if is_left else []
-        return MemLevel(rows, self.schema, self.left.core.env)
+        return MemLevel(rows, self.schema, self.left.files.core.env)
 
 
 @dataclass(frozen=True)
