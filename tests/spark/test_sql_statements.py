@@ -198,7 +198,7 @@ def test_l4_a_replacement_that_fails_or_asks_for_another_table_changes_nothing(
 def test_a_version_that_no_checkpoint_keeps_is_refused_and_the_nearest_one_named(
     spark: SparkSession, name: str
 ) -> None:
-    with pytest.raises(PySparkException, match=r"not the whole table.*nearest is 'before'"):
+    with pytest.raises(PySparkException, match=r"not known to be the whole.*nearest is 'before'"):
         spark.sql(f"SELECT * FROM {name} VERSION AS OF 7")
     spark.sql(f"CALL stated.system.checkpoint('db.{name.rpartition('.')[2]}', name => '7')")
     assert len(rows(spark, f"SELECT * FROM {name} VERSION AS OF 7")) == 3
