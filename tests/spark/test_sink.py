@@ -19,7 +19,7 @@ from weir.shard.writer import ShardWriter
 from weir.spark import places, writers
 from weir.spark.places import Place
 from weir.spark.shard_sink import ENTRY_BYTES, ShardSink, Token
-from weir.spark.sink import Message, Sink, batch_writer
+from weir.spark.sink import Message, Sink, batch_writer, stream_writer
 from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.types import spark_schema
 from weir.spark.writers import ShardWriters
@@ -174,6 +174,19 @@ def test_an_overwrite_refuses_deltas_names_of_refused_options(tmp_path: Path) ->
     options = {"path": table.uri, "overwrite": "true", "txnappid": "nightly"}
     with pytest.raises(InvalidInput, match="appId cannot be combined"):
         batch_writer(options, spark_schema(table.schema), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "options", [{"replacewhere": "id = 1"}, {"partitionoverwritemode": "dynamic"}]
+)
+def test_what_names_rows_to_replace_is_refused_where_nothing_is_replaced(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """A stream took it, and appended."""
+    table = weir.create(f"{tmp_path}/t", SCHEMA, primary_key="id", sharding=weir.Identity("id"))
+    for writer in (batch_writer, stream_writer):
+        with pytest.raises(InvalidInput, match="go with mode overwrite"):
+            writer({"path": table.uri, **options}, spark_schema(SCHEMA), overwrite=False)
 
 
 def test_storage_options_from_the_environment_reach_the_driver(
