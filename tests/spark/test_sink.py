@@ -4,6 +4,7 @@ import json
 import os
 import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +13,10 @@ import pytest
 
 import weir
 import weir.spark
+from tests.crash.test_sink_commit import Here
 from tests.support.seaweed import SeaweedServer
 from tests.support.spark import SCHEMA, in_weir, make_table, once, put
+from weir.env import Env
 from weir.errors import CommitConflict, FencedError, InvalidInput
 from weir.shard.writer import ShardWriter
 from weir.spark import places, writers
@@ -82,6 +85,26 @@ def test_p1_tasks_that_staged_before_and_after_a_reshard_are_written_once(
     old = Counter((k, "first") for k in range(6 if keyed else 12))
     assert found == old + Counter((k, "second") for k in range(6, 18))
     assert not list(table.core.store.list("_weir/staging"))
+
+
+def test_p2_a_reshard_inside_a_commit_neither_stops_nor_doubles_a_batch(tmp_path: Path) -> None:
+    """Some shards have taken their rows when the others are sealed."""
+    table = make_table(tmp_path, keyed=False)
+    claims: list[str] = []
+
+    def reached(step: str) -> None:
+        if step == "claim.probed":
+            claims.append(step)
+            if len(claims) == 3:
+                weir.open(table.uri).reshard(weir.Bucket("id", 5))
+
+    here = weir.open(table.uri, env=Env(failpoint=reached))
+    sink = replace(sink_of(table), place=cast("Place", Here(here)))
+    rows = dict.fromkeys(range(60), "x")
+    for _ in range(2):  # once more, as after a death of the driver
+        sink.publish([task(sink, 0, rows)], Token("query", 0))
+        assert in_weir(table) == once(rows)
+    assert weir.open(table.uri).sharding == weir.Bucket("id", 5)
 
 
 def test_l4_an_overwrite_beside_a_reshard_keeps_one_row_of_each_key(tmp_path: Path) -> None:

@@ -26,10 +26,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import weir
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, SealedShard
 from weir.format import paths
 from weir.format.sharding import Value
 from weir.routing.core import Core
+from weir.routing.reroute import REROUTES, await_heirs
 from weir.shard.request_builder import WriteSpec
 from weir.spark.deciding import is_done, name_of
 from weir.spark.layout import Layout
@@ -200,6 +201,20 @@ class Sink:
             return
         # Not just the handle of this process: its table may have been dropped and created again.
         core = (table or self.place.current()).core
+        for attempt in core.env.attempts(REROUTES):
+            routing = core.record.routing_version
+            try:
+                self._publish(core, messages, token)
+                return
+            except SealedShard as sealed:
+                # Under the new routing the token tells which rows are in; that of a job which gave
+                # no name is of one routing.
+                if attempt == REROUTES or not token.recurs:
+                    raise
+                if not await_heirs(core, routing, [sealed]):
+                    raise
+
+    def _publish(self, core: Core, messages: Sequence[Message | None], token: Token) -> None:
         read = None if self.statement is None else RoutedSnapshot.from_json(self.statement)
         staged = by_shard(
             core, _files(messages), self.job, read=None if read is None else read.routing
