@@ -34,8 +34,8 @@ def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statements, "PATIENCE_SECONDS", 0.0)
 
 
-def make(place: str) -> weir.Table:
-    table = weir.create(place, SCHEMA, primary_key="id", sharding=weir.Bucket("id", 4))
+def make(place: str, buckets: int = 4) -> weir.Table:
+    table = weir.create(place, SCHEMA, primary_key="id", sharding=weir.Bucket("id", buckets))
     with table.writer() as writer:
         writer.put([{"id": key, "n": 0} for key in KEYS])
     return table

@@ -4,10 +4,12 @@ import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import weir
 from simulator.steps import Died
@@ -15,6 +17,7 @@ from tests.crash.test_statement_deaths import AFTER, BEFORE, KEYS, SCHEMA, make,
 from tests.support.tables import count_requests, load_rows
 from weir.env import Env
 from weir.errors import CommitConflict, NotAWeirTable, WeirError
+from weir.format import paths
 from weir.log.floors import Floors
 from weir.read import snapshot as snapshots
 from weir.records.cut import ShardCut
@@ -23,7 +26,9 @@ from weir.routing import statements
 from weir.routing.core import Core
 from weir.shard.writer import ShardWriter
 from weir.spark import deciding
+from weir.spark.reading import stream_reader
 from weir.spark.snapshots import RoutedSnapshot
+from weir.spark.types import spark_schema
 from weir.upkeep import pinning
 from weir.upkeep.gc import collect
 
@@ -368,6 +373,38 @@ def costs(uri: str) -> dict[str, int]:
         writer.put([{"id": key, "n": 0}])
         found["put"] = store.requests
     return found
+
+
+@pytest.mark.parametrize("step", ["decided", "piece"])
+def test_p3_p8_a_feed_that_begins_in_the_middle_shows_no_row_twice(
+    table: weir.Table, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Spark's begins with the rows of now, and a decided statement's are among them."""
+    monkeypatch.setattr("weir.spark.feed.POLL", -1.0)  # looks at the table at every call
+    begun: list[tuple[Any, Any, Any]] = []
+
+    def begin() -> None:
+        feed = stream_reader({"path": table.uri, "deletes": "skip"}, spark_schema(table.schema))
+        start = feed.initialOffset()
+        begun.append((feed, start, feed.latestOffset(start, ReadAllAvailable())))
+
+    update(at(table, step, begin))
+    ((feed, start, end),) = begun
+    then = feed.latestOffset(end, ReadAllAvailable())
+    parts = [*feed.partitions(start, end), *feed.partitions(end, then)]
+    rows = [row for part in parts for batch in feed.read(part) for row in batch.to_pylist()]
+    assert sorted(row["id"] for row in rows) == sorted(AFTER)
+
+
+@pytest.mark.parametrize("buckets", [1, 4])
+def test_p7_p8_a_statement_reads_what_its_tasks_staged_once(tmp_path: Path, buckets: int) -> None:
+    table = make(str(tmp_path / "t"), buckets)
+    store = count_requests(table)
+    update(table)
+    staged = {path: count for path, count in store.got.items() if path.startswith(paths.STAGING)}
+    assert len(staged) == buckets
+    assert set(staged.values()) == {1}
+    assert rows_of(weir.open(table.uri)) == AFTER
 
 
 def test_p8_reads_and_writers_pay_nothing_for_statements_that_are_over(table: weir.Table) -> None:

@@ -437,6 +437,7 @@ def test_a_change_of_types_or_of_fields_of_a_struct_is_refused_and_changes_nothi
         f"ALTER TABLE {name} ADD COLUMN s.b INT",
         f"ALTER TABLE {name} RENAME COLUMN s.a TO b",
         f"ALTER TABLE {name} DROP COLUMN s.a",
+        f"ALTER TABLE {name} REPLACE COLUMNS (q INT)",
         merge.format(name, "5", "named_struct('a', 1, 'b', 2)"),
         merge.format(name, "5000000000", "named_struct('a', 1)"),
     ):

@@ -287,6 +287,16 @@ def test_sealed_shards_are_older_than_their_heirs(
     assert in_frame(spark.read.format("weir").load(table.uri)) == expected
 
 
+def test_a_checkpoint_whose_name_begins_with_a_zero_is_found_by_it(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    made = table.checkpoint(name="007")
+    found = checkpoint_of(table, {"checkpoint": "007"})
+    assert not isinstance(found, str | None)
+    assert found.id == made.id
+    with pytest.raises(weir.CheckpointNotFound, match=r"version 7 of the base.*nearest is '007'"):
+        checkpoint_of(table, {"checkpoint": "7"})
+
+
 def test_a_time_before_every_checkpoint_names_the_nearest_one(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     moment = {"weir.asof": "86400000000"}

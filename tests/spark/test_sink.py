@@ -4,6 +4,7 @@ import json
 import os
 import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,13 +13,15 @@ import pytest
 
 import weir
 import weir.spark
+from tests.crash.test_sink_commit import Here
 from tests.support.spark import SCHEMA, in_weir, make_table, once, put
+from weir.env import Env
 from weir.errors import CommitConflict, FencedError, InvalidInput
 from weir.shard.writer import ShardWriter
 from weir.spark import places, writers
 from weir.spark.places import Place
 from weir.spark.shard_sink import ENTRY_BYTES, ShardSink, Token
-from weir.spark.sink import Message, Sink, batch_writer
+from weir.spark.sink import Message, Sink, batch_writer, stream_writer
 from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.types import spark_schema
 from weir.spark.writers import ShardWriters
@@ -82,6 +85,26 @@ def test_p1_tasks_that_staged_before_and_after_a_reshard_are_written_once(
     old = Counter((k, "first") for k in range(6 if keyed else 12))
     assert found == old + Counter((k, "second") for k in range(6, 18))
     assert not list(table.core.store.list("_weir/staging"))
+
+
+def test_p2_a_reshard_inside_a_commit_neither_stops_nor_doubles_a_batch(tmp_path: Path) -> None:
+    """Some shards have taken their rows when the others are sealed."""
+    table = make_table(tmp_path, keyed=False)
+    claims: list[str] = []
+
+    def reached(step: str) -> None:
+        if step == "claim.probed":
+            claims.append(step)
+            if len(claims) == 3:
+                weir.open(table.uri).reshard(weir.Bucket("id", 5))
+
+    here = weir.open(table.uri, env=Env(failpoint=reached))
+    sink = replace(sink_of(table), place=cast("Place", Here(here)))
+    rows = dict.fromkeys(range(60), "x")
+    for _ in range(2):  # once more, as after a death of the driver
+        sink.publish([task(sink, 0, rows)], Token("query", 0))
+        assert in_weir(table) == once(rows)
+    assert weir.open(table.uri).sharding == weir.Bucket("id", 5)
 
 
 def test_l4_an_overwrite_beside_a_reshard_keeps_one_row_of_each_key(tmp_path: Path) -> None:
@@ -174,6 +197,19 @@ def test_an_overwrite_refuses_deltas_names_of_refused_options(tmp_path: Path) ->
     options = {"path": table.uri, "overwrite": "true", "txnappid": "nightly"}
     with pytest.raises(InvalidInput, match="appId cannot be combined"):
         batch_writer(options, spark_schema(table.schema), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "options", [{"replacewhere": "id = 1"}, {"partitionoverwritemode": "dynamic"}]
+)
+def test_what_names_rows_to_replace_is_refused_where_nothing_is_replaced(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """A stream took it, and appended."""
+    table = weir.create(f"{tmp_path}/t", SCHEMA, primary_key="id", sharding=weir.Identity("id"))
+    for writer in (batch_writer, stream_writer):
+        with pytest.raises(InvalidInput, match="go with mode overwrite"):
+            writer({"path": table.uri, **options}, spark_schema(SCHEMA), overwrite=False)
 
 
 def test_storage_options_from_the_environment_reach_the_driver(

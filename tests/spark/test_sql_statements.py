@@ -198,7 +198,7 @@ def test_l4_a_replacement_that_fails_or_asks_for_another_table_changes_nothing(
 def test_a_version_that_no_checkpoint_keeps_is_refused_and_the_nearest_one_named(
     spark: SparkSession, name: str
 ) -> None:
-    with pytest.raises(PySparkException, match=r"not the whole table.*nearest is 'before'"):
+    with pytest.raises(PySparkException, match=r"not known to be the whole.*nearest is 'before'"):
         spark.sql(f"SELECT * FROM {name} VERSION AS OF 7")
     spark.sql(f"CALL stated.system.checkpoint('db.{name.rpartition('.')[2]}', name => '7')")
     assert len(rows(spark, f"SELECT * FROM {name} VERSION AS OF 7")) == 3
@@ -635,6 +635,29 @@ def test_a_catalog_is_found_in_a_thread_that_uses_it_first(spark: SparkSession, 
     thread.start()
     thread.join()
     assert told == ["db"]
+
+
+def test_a_stream_by_name_is_started_in_a_thread_of_its_own(
+    spark: SparkSession, name: str, tmp_path: Path
+) -> None:
+    """Spark knows Python's sources only in threads that have a session."""
+    failed: list[Exception] = []
+
+    def copy() -> None:
+        try:
+            rows = spark.readStream.schema("id long, n int").json(str(tmp_path / "in"))
+            writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "c"))
+            writer.trigger(availableNow=True).toTable(name).awaitTermination()
+        except PySparkException as error:
+            failed.append(error)
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"id": 7, "n": 70}')
+    thread = threading.Thread(target=copy)
+    thread.start()
+    thread.join()
+    assert not failed
+    assert rows(spark, f"SELECT * FROM {name} WHERE id = 7") == [(7, 70)]
 
 
 def test_p3_an_overwrite_by_sql_stops_a_feed_by_name(

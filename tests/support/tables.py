@@ -32,11 +32,13 @@ VERBS = (
 
 
 class CountingStore:
-    """A store that counts `calls` by verb, and `requests`, one for each object requested."""
+    """A store that counts `calls` by verb, `got` objects by path, and `requests`, one for each
+    object requested."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.calls: Counter[str] = Counter()
+        self.got: Counter[str] = Counter()
         self.requests = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -46,6 +48,8 @@ class CountingStore:
 
         def call(*args: Any, **options: Any) -> Any:
             self.calls[name] += 1
+            if name == "get":
+                self.got[args[0]] += 1
             many = name in ("get_many", "head_many", "list_many")
             self.requests += len(args[0]) if many else 1
             return found(*args, **options)
@@ -55,6 +59,7 @@ class CountingStore:
     def reset(self) -> None:
         """Reset the counts to zero."""
         self.calls.clear()
+        self.got.clear()
         self.requests = 0
 
 

@@ -25,7 +25,7 @@ from weir.read.common import Batches, CommonPart, LevelPlan, is_small
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
-from weir.routing.statements import Remaining
+from weir.routing.statements import Remaining, StagedFiles
 
 UNIT_ENTRIES: Final = 512
 """Entries in one unit of a tail. Plans count entries because they do not know their sizes."""
@@ -204,7 +204,7 @@ class SnapshotReader:
             return [self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)]
         if unit.staged is not None:
             assert cut.staged is not None, "P-8: a piece of a statement"
-            left = Remaining(self.core, cut.staged, cut.wal_through)
+            left = Remaining(StagedFiles(self.core), cut.staged, cut.wal_through)
             return [_Piece(partial(self._staged_rows, left, unit.staged))]
         ranges = self._within_bytes(unit)
         return [_Piece(partial(self._tail_rows, cut, after, last)) for after, last in ranges]

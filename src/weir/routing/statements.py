@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -45,16 +45,30 @@ _POLL_SECONDS: Final = 0.02
 _POLL_SECONDS_MAX: Final = 0.3
 
 
-def read_staged(core: Core, path: str) -> tuple[float, Iterator[pa.RecordBatch]]:
-    """When a file was staged, and its rows; `MissingEntry` when it was collected."""
-    try:
-        blob = core.store.get(path)
-    except ObjectMissing:
-        raise MissingEntry(
-            f"{core.uri}/{path}: staged rows of this job are gone; gc collects them after a"
-            " day. This shard was not written, others may have been. Run the job again"
-        ) from None
-    return blob.meta.last_modified, iter(pa.ipc.open_stream(blob.data))
+@dataclass(frozen=True)
+class StagedFiles:
+    """Reads staged files; one that `holds` asks the store for each of them once."""
+
+    core: Core
+    holds: bool = False
+    _held: dict[str, tuple[float, list[pa.RecordBatch]]] = field(default_factory=dict, repr=False)
+
+    def read(self, path: str) -> tuple[float, list[pa.RecordBatch]]:
+        """When a file was staged, and its rows; `MissingEntry` when it was collected."""
+        found = self._held.get(path)
+        if found is not None:
+            return found
+        try:
+            blob = self.core.store.get(path)
+        except ObjectMissing:
+            raise MissingEntry(
+                f"{self.core.uri}/{path}: staged rows of this job are gone; gc collects them after"
+                " a day. This shard was not written, others may have been. Run the job again"
+            ) from None
+        found = blob.meta.last_modified, list(pa.ipc.open_stream(blob.data))
+        if self.holds:
+            self._held[path] = found
+        return found
 
 
 def deletes_of(batch: pa.RecordBatch) -> pa.BooleanArray:
@@ -85,7 +99,7 @@ def without_put_keys(batch: pa.RecordBatch, puts: KeySet, key: Sequence[str]) ->
 class Remaining:
     """What of a share counts at a position of the log, and is not in it."""
 
-    core: Core
+    files: StagedFiles
     share: Share
     through: int
 
@@ -105,8 +119,8 @@ class Remaining:
         newer = self._no_keys()
         if self.through <= self.share.checked:
             return in_log, newer
-        key = self.core.record.primary_key
-        log = WalTailer(self.core.log(self.share.shard))
+        key = self.files.core.record.primary_key
+        log = WalTailer(self.files.core.log(self.share.shard))
         for entry in log.read_range(self.share.checked, self.through, pinned=True):
             own = [number for app, number in entry.tokens if app == self.share.app]
             in_log.update(own)
@@ -118,7 +132,7 @@ class Remaining:
     @Lazy
     def _puts(self) -> KeySet:
         """The keys that the share puts. Reads all of it."""
-        puts, key = self._no_keys(), self.core.record.primary_key
+        puts, key = self._no_keys(), self.files.core.record.primary_key
         for number in range(len(self.share.pieces)):
             for batch in self._staged(number):
                 puts.add(pk_values(batch, key).filter(pc.invert(deletes_of(batch))))
@@ -131,7 +145,7 @@ class Remaining:
 
     def _left_of(self, number: int) -> list[pa.RecordBatch]:
         _, newer = self._since
-        key, found = self.core.record.primary_key, []
+        key, found = self.files.core.record.primary_key, []
         for batch in self._staged(number):
             rows = batch
             if deletes_of(batch).true_count:
@@ -146,22 +160,22 @@ class Remaining:
 
     def _staged(self, number: int) -> Iterator[pa.RecordBatch]:
         for path in self.share.pieces[number]:
-            yield from read_staged(self.core, path)[1]
+            yield from self.files.read(path)[1]
 
     def _no_keys(self) -> KeySet:
-        key_schema = self.core.known_schema().key_schema
-        return KeySet(pk_type(key_schema, self.core.record.primary_key))
+        key_schema = self.files.core.known_schema().key_schema
+        return KeySet(pk_type(key_schema, self.files.core.record.primary_key))
 
 
-def apply(core: Core, share: Share, writer: ShardWriter) -> None:
+def apply(files: StagedFiles, share: Share, writer: ShardWriter) -> None:
     """Put what remains of a decided statement into the shard's log, as its owner."""
-    left = Remaining(core, share, writer.claim.fence)
+    left = Remaining(files, share, writer.claim.fence)
     for number in left.pieces:
         batches = left.rows(number, writer.intake.schema)
         if batches:
             rows = pa.Table.from_batches(batches)
             writer.put_once(rows, app=share.app, version=number)
-            core.env.failpoint("statement.piece")
+            files.core.env.failpoint("statement.piece")
 
 
 def settle_shard(core: Core, writer: ShardWriter) -> None:
@@ -182,7 +196,7 @@ def settle_shard(core: Core, writer: ShardWriter) -> None:
         share = one.share_of(shard)
         assert share is not None, "P-8: it touches the shard"
         logger.info("statement.applied table=%s shard=%s id=%s", core.uri, shard, one.id)
-        apply(core, share, writer)
+        apply(StagedFiles(core), share, writer)
     if not touching:
         raise_mark(core, shard, mark + 1)
 

@@ -21,6 +21,7 @@ from weir.spark import procedures, replacing
 from weir.spark.clauses import require_loose, spec_of, statement_of
 from weir.spark.describing import marked_schema
 from weir.spark.making import merge_columns
+from weir.spark.options import require_changeable
 from weir.spark.places import ENDING, Place, as_options, located
 from weir.spark.session import is_connect
 from weir.spark.snapshots import Size
@@ -161,23 +162,11 @@ def _drop(options: Options) -> StructType:
     return _names(["dropped"])
 
 
-def _require_changeable(table: weir.Table, options: Options, command: str) -> None:
-    if not table.primary_key:
-        raise InvalidInput(
-            f"{table.uri} is append-only: {command} needs a primary key to identify rows"
-        )
-    if options.get("checkpoint") or options.get("weir.asof"):
-        raise InvalidInput(
-            f"{table.uri}: {command} cannot write to a checkpoint, which is read-only. Remove"
-            " VERSION or TIMESTAMP AS OF, or the option checkpoint"
-        )
-
-
 def _snapshot(options: Options) -> StructType:
     table = Place.of(options).current()
     command = options.get("weir.command")
     if command is not None:
-        _require_changeable(table, options, command)
+        require_changeable(table, options, command)
     taken = asked_snapshot(table, options)
     told: dict[str, object] = {"text": taken.to_json()}
     if command is None:

@@ -34,7 +34,7 @@ from weir.format.sharding import Value
 from weir.records.statements import OpenStatement, Share, StatementRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.finishing import close, complete, end_marks, finish
-from weir.routing.statements import apply, raise_mark, read_staged
+from weir.routing.statements import StagedFiles, apply, raise_mark
 from weir.shard.writer import ShardWriter
 from weir.spark.staging import Staged
 from weir.spark.statement import ShardCheck, Statement, conflict
@@ -71,19 +71,20 @@ class _Part:
 
     value: Value
     files: Sequence[Staged]
+    reading: StagedFiles
     check: ShardCheck
     has_rows: bool = False
     since: float = float("inf")
     """When the first of its files was staged."""
     writer: ShardWriter | None = field(default=None, repr=False)
 
-    def collect(self, core: Core) -> None:
+    def collect(self) -> None:
         """Take in the keys of all rows."""
-        self.has_rows = self.check.collect(self._rows(core)) is not None
+        self.has_rows = self.check.collect(self._rows()) is not None
 
-    def _rows(self, core: Core) -> Iterator[pa.RecordBatch]:
+    def _rows(self) -> Iterator[pa.RecordBatch]:
         for file in self.files:
-            staged_at, rows = read_staged(core, file.path)
+            staged_at, rows = self.reading.read(file.path)
             self.since = min(self.since, staged_at)
             yield from rows
 
@@ -110,6 +111,7 @@ class _Part:
 
 def write_whole(
     writers: ShardWriters,
+    reading: StagedFiles,
     staged: dict[Value, Sequence[Staged]],
     statement: Statement,
     *,
@@ -121,8 +123,11 @@ def write_whole(
     With a `name`: once, however often it is run.
     """
     core = writers.core
-    parts = [_Part(v, files, ShardCheck(core, v, statement)) for v, files in staged.items()]
-    core.env.threads.map(lambda part: part.collect(core), parts, workers=CONCURRENCY)
+    parts = [
+        _Part(value, files, reading, ShardCheck(core, value, statement))
+        for value, files in staged.items()
+    ]
+    core.env.threads.map(_Part.collect, parts, workers=CONCURRENCY)
     parts = [part for part in parts if part.has_rows]
     if not parts:
         if name is not None and not is_done(core, name):
@@ -257,7 +262,7 @@ def _apply(core: Core, parts: Sequence[_Part], one: OpenStatement) -> None:
         part, share = pair
         assert part.writer is not None, "P-8: claimed to be checked"
         try:
-            apply(core, share, part.writer)
+            apply(part.reading, share, part.writer)
         except WeirError as failed:
             logger.info(
                 "statement.again table=%s shard=%s reason=%s", core.uri, share.shard, failed

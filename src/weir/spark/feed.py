@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 import weir
 from weir.durations import seconds
-from weir.errors import InvalidInput, SchemaMismatch, SnapshotExpired
+from weir.errors import CommitConflict, InvalidInput, SchemaMismatch, SnapshotExpired
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
 from weir.log.tailer import WalTailer
@@ -41,6 +41,7 @@ from weir.read.loads import load_number, require_same_load
 from weir.read.positions import passed_by, positions_at, tips
 from weir.read.snapshot import Snapshot
 from weir.records.consumers import TTL, Consumer
+from weir.routing.finishing import finish
 from weir.routing.order import Routings
 from weir.spark.failures import without_traceback
 from weir.spark.feed_offsets import (
@@ -241,7 +242,16 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _taken(self, table: weir.Table) -> Offset:
         """The rows of now, as an offset to begin after."""
-        snapshot = table.snapshot("durable")
+        for _ in table.core.env.attempts():
+            snapshot = table.snapshot("durable")
+            if all(cut.staged is None for cut in snapshot.cuts):
+                break
+            # Rows of a statement that are in no log yet would come again when they are (P-8).
+            finish(table.core, lambda one: one.is_decided)
+        else:
+            raise CommitConflict(
+                f"{table.uri}: again and again a statement was being written; restart the query"
+            )
         through = positions_at(table.core, snapshot.cuts, snapshot.base_version)
         load = load_number(table.core, snapshot.base_version)
         return {**offset_of(through, load), "snapshot": snapshot.to_json()}

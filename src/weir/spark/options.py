@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Final, cast
 
+import weir
 from weir.errors import InvalidInput
 from weir.shard.request_builder import (
     MISSING,
@@ -140,6 +141,20 @@ def check_options(options: Mapping[str, str], known: frozenset[str], what: str) 
         near = difflib.get_close_matches(low, names, n=1, cutoff=0.6)
         hint = f"did you mean {names[near[0]]}?" if near else f"it has {', '.join(sorted(known))}"
         raise InvalidInput(f"{what} has no option {given!r}; {hint}")
+
+
+def require_changeable(table: weir.Table, options: Mapping[str, str], what: str | None) -> None:
+    """`InvalidInput` unless the options name the table as it is now, and a table with a key if the
+    write is `what`: an update or another change of rows that are there."""
+    if what is not None and not table.primary_key:
+        raise InvalidInput(
+            f"{table.uri} is append-only: {what} needs a primary key to identify rows"
+        )
+    if options.get("checkpoint") or options.get("weir.asof"):
+        raise InvalidInput(
+            f"{table.uri}: a checkpoint is read-only. To write, remove VERSION or TIMESTAMP AS OF,"
+            " or the option checkpoint"
+        )
 
 
 def write_spec_of(options: Mapping[str, str]) -> WriteSpec | None:

@@ -8,6 +8,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -15,10 +16,11 @@ import pyarrow as pa
 from weir.errors import SealedShard
 from weir.format.sharding import Value
 from weir.routing.core import Core
+from weir.routing.statements import StagedFiles
 from weir.shard.request_builder import WriteSpec
 from weir.spark.deciding import write_whole
 from weir.spark.shard_sink import ShardSink, Token
-from weir.spark.staging import Staged, read_staged, restage
+from weir.spark.staging import Staged, restage
 from weir.spark.statement import ShardCheck, Statement, conflict
 from weir.spark.writers import ShardWriters
 
@@ -66,15 +68,18 @@ def publish(
     shard over between check and write, it is claimed and checked again.
     """
     core = writers.core
+    # A statement is checked before it is written. What fits into an entry is read once for both.
+    fits = sum(file.bytes for file in chain(*staged.values())) <= entry_bytes
+    reading = StagedFiles(core, holds=statement is not None and fits)
     if statement is not None and (len(staged) > 1 or name is not None):
-        write_whole(writers, dict(staged), statement, entry_bytes=entry_bytes, name=name)
+        write_whole(writers, reading, dict(staged), statement, entry_bytes=entry_bytes, name=name)
         return
     shares = []
     for value, files in staged.items():
         check = None if statement is None else ShardCheck(core, value, statement)
         guard = None if check is None else check.guard
         sink = ShardSink(writers, value, token, entry_bytes=entry_bytes, guard=guard, asked=asked)
-        shares.append(_Share(core, files, sink, check))
+        shares.append(_Share(reading, files, sink, check))
     try:
         if statement is not None:
             statement.require_base(core)
@@ -92,9 +97,13 @@ class _Share:
     """The rows of one shard, and what a statement demands of them."""
 
     def __init__(
-        self, core: Core, files: Sequence[Staged], sink: ShardSink, check: ShardCheck | None
+        self,
+        reading: StagedFiles,
+        files: Sequence[Staged],
+        sink: ShardSink,
+        check: ShardCheck | None,
     ) -> None:
-        self._core = core
+        self._reading = reading
         self._files = files
         self._check = check
         self.sink = sink
@@ -116,4 +125,4 @@ class _Share:
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         for file in self._files:
-            yield from read_staged(self._core, file)
+            yield from self._reading.read(file.path)[1]

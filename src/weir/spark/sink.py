@@ -26,15 +26,22 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import weir
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, SealedShard
 from weir.format import paths
 from weir.format.sharding import Value
 from weir.routing.core import Core
+from weir.routing.reroute import REROUTES, await_heirs
 from weir.shard.request_builder import WriteSpec
 from weir.spark.deciding import is_done, name_of
 from weir.spark.layout import Layout
 from weir.spark.making import TableSpec, merge_columns, open_or_create
-from weir.spark.options import WRITE, canonical_options, check_options, write_spec_of
+from weir.spark.options import (
+    WRITE,
+    canonical_options,
+    check_options,
+    require_changeable,
+    write_spec_of,
+)
 from weir.spark.places import Place, flag, number, resolved
 from weir.spark.publish import StagedRows, by_shard, publish
 from weir.spark.queries import require_own_numbers
@@ -105,14 +112,8 @@ class Sink:
             schema, table.core.schema().plain, table.primary_key, delete_column, some_columns=some
         )
         statement = options.get("weir.statement")
-        if (delete_column or asked or statement) and not table.primary_key:
-            what = asked.verb if asked else "deleteColumn" if delete_column else "MERGE"
-            raise InvalidInput(f"{table.uri} is append-only: {what} needs a primary key")
-        if options.get("checkpoint") or options.get("weir.asof"):
-            raise InvalidInput(
-                f"{table.uri}: cannot write to a checkpoint, which is read-only. Remove VERSION or"
-                " TIMESTAMP AS OF, or the option checkpoint"
-            )
+        marks = "MERGE" if statement else "deleteColumn" if delete_column else None
+        require_changeable(table, options, asked.verb if asked else marks)
         statement_id = options.get("statementid")
         if statement_id is not None:
             _require_named(table.core, statement_id, statement)
@@ -200,6 +201,20 @@ class Sink:
             return
         # Not just the handle of this process: its table may have been dropped and created again.
         core = (table or self.place.current()).core
+        for attempt in core.env.attempts(REROUTES):
+            routing = core.record.routing_version
+            try:
+                self._publish(core, messages, token)
+                return
+            except SealedShard as sealed:
+                # Under the new routing the token tells which rows are in; that of a job which gave
+                # no name is of one routing.
+                if attempt == REROUTES or not token.recurs:
+                    raise
+                if not await_heirs(core, routing, [sealed]):
+                    raise
+
+    def _publish(self, core: Core, messages: Sequence[Message | None], token: Token) -> None:
         read = None if self.statement is None else RoutedSnapshot.from_json(self.statement)
         staged = by_shard(
             core, _files(messages), self.job, read=None if read is None else read.routing
@@ -327,11 +342,7 @@ def batch_writer(
     """The writer of a batch job; refuses unsupported options before anything runs."""
     if overwrite:
         return _overwriter(options, schema)
-    if names_rows(canonical_options(options)):
-        raise InvalidInput(
-            "options replaceWhere and partitionOverwriteMode go with mode overwrite, not append"
-        )
-    sink = Sink.of(options, schema)
+    sink = _appending(options, schema)
     if (sink.app is None) != (sink.version is None):
         raise InvalidInput("appId and txnVersion go together: give both, or neither")
     app, version = sink.app, sink.version
@@ -352,10 +363,18 @@ def stream_writer(
             "output mode complete would replace the table with every batch; use append, which"
             " upserts by key, or foreachBatch"
         )
-    sink = Sink.of(options, schema)
+    sink = _appending(options, schema)
     if sink.version is not None:
         raise InvalidInput("txnVersion is for batch jobs; a stream counts its own batches")
     return StreamWriter(sink)
+
+
+def _appending(options: Mapping[str, str], schema: StructType) -> Sink:
+    if names_rows(canonical_options(options)):
+        raise InvalidInput(
+            "options replaceWhere and partitionOverwriteMode go with mode overwrite, not append"
+        )
+    return Sink.of(options, schema)
 
 
 def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWriter:

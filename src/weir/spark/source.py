@@ -123,14 +123,15 @@ def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint |
     if micros is not None:
         moment = dt.datetime.fromtimestamp(int(micros) / 1e6, dt.UTC)
         return checkpoints.before(table.core, moment)
-    return _at_version(table, int(name)) if name and name.isdecimal() else name
+    return _at_version(table, name) if name and name.isdecimal() else name
 
 
-def _at_version(table: weir.Table, version: int) -> Checkpoint:
+def _at_version(table: weir.Table, name: str) -> Checkpoint:
     """The checkpoint that is called by that number; `CheckpointNotFound` names the nearest one."""
     try:
-        return checkpoints.find(table.core, str(version))
+        return checkpoints.find(table.core, name)
     except CheckpointNotFound:
+        version = int(name)
         made = [c for c in checkpoints.checkpoints(table.core) if c.owner is None]
         near = min(made, key=lambda c: abs(c.base_version - version), default=None)
         told = (
@@ -139,8 +140,9 @@ def _at_version(table: weir.Table, version: int) -> Checkpoint:
             else f"the nearest is {str(near.name or near.id)!r}, at version {near.base_version}"
         )
         raise CheckpointNotFound(
-            f"{table.uri}: version {version} of the base was not the whole table: rows of that time"
-            f" were in logs, which have no versions. Only checkpoints keep past rows; {told}"
+            f"{table.uri}: version {version} of the base is not known to be the whole table: rows"
+            " of that time may be in logs, which have no versions. Only checkpoints keep past rows;"
+            f" {told}"
         ) from None
 
 

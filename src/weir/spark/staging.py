@@ -16,8 +16,8 @@ import pyarrow as pa
 from weir.errors import StoreError
 from weir.format import paths
 from weir.format.sharding import Value
-from weir.routing import statements
 from weir.routing.core import Core
+from weir.routing.statements import StagedFiles
 from weir.store.api import put_new
 
 RESTAGED_BYTES: Final = 32 << 20
@@ -90,7 +90,7 @@ def restage(core: Core, files: Sequence[Staged], job: str, partition: int) -> li
 
 def read_staged(core: Core, staged: Staged) -> Iterator[pa.RecordBatch]:
     """The rows of a file, or `MissingEntry` when it was collected."""
-    yield from statements.read_staged(core, staged.path)[1]
+    yield from StagedFiles(core).read(staged.path)[1]
 
 
 def remove_staged(core: Core, staged: Sequence[Staged]) -> None:

@@ -1,7 +1,7 @@
 """The shard writers of a process, some of which stay open between the batches of an application.
 
 Opening and closing a shard costs some forty requests and an epoch, a batch through an open writer
-four (F-1, P-2). Spark commits one micro-batch after the other in a few processes that it reuses,
+two (F-1, P-2). Spark commits one micro-batch after the other in a few processes that it reuses,
 and ends a process that was idle for a minute without a word. So a writer that another batch may
 need is kept, and closed by a timer after `IDLE_SECONDS`. Another process that commits meanwhile
 fences it; the next batch here notices, claims the shard again, and finds by its token what is in.

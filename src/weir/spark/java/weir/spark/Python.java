@@ -2,6 +2,7 @@ package weir.spark;
 
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -20,9 +21,22 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class Python {
   private Python() {}
 
-  /** A new bridge each time: one that is kept would let a pushed filter leak into other reads. */
+  /**
+   * A new bridge each time: one that is kept would let a pushed filter leak into other reads. Spark
+   * looks for it in the session of the thread, and a thread that a user started has none.
+   */
   private static TableProvider bridge() {
-    return DataSource$.MODULE$.lookupDataSourceV2("weir", SQLConf.get()).get();
+    boolean none = SparkSession.getActiveSession().isEmpty();
+    if (none) {
+      SparkSession.setActiveSession(SparkSession.active());
+    }
+    try {
+      return DataSource$.MODULE$.lookupDataSourceV2("weir", SQLConf.get()).get();
+    } finally {
+      if (none) {
+        SparkSession.clearActiveSession();
+      }
+    }
   }
 
   private static Table table(StructType schema) {

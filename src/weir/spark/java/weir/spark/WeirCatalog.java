@@ -194,9 +194,8 @@ public final class WeirCatalog
     return new Staged(
         name + "." + ident,
         columns,
-        new NewTable(
-            write -> create(ident, info, clauses, write == null ? info.schema() : columns, write),
-            () -> dropTable(ident)));
+        at(ident),
+        write -> create(ident, info, clauses, write == null ? info.schema() : columns, write));
   }
 
   /** The table that is there, if Python finds that the statement can replace its rows; or null. */
@@ -207,9 +206,7 @@ public final class WeirCatalog
     options.putAll(at(ident));
     options.put("weir.schema", schema.json());
     StructType found = Python.ask(options, "weir.ask", "replace");
-    return found.isEmpty()
-        ? null
-        : new Staged(name + "." + ident, schema, new Replacement(schema, at(ident)));
+    return found.isEmpty() ? null : new Staged(name + "." + ident, schema, at(ident), null);
   }
 
   @Override
@@ -227,7 +224,7 @@ public final class WeirCatalog
     return found == null ? stageCreate(ident, info) : found;
   }
 
-  /** Spark's statements make changes of one kind each. */
+  /** Changes of one kind: those of REPLACE COLUMNS would drop every value of the table. */
   @Override
   public Table alterTable(Identifier ident, TableChange... changes) throws NoSuchTableException {
     StructType added = new StructType();
@@ -244,12 +241,11 @@ public final class WeirCatalog
         Python.ask(
             at(ident), "weir.ask", "rename", "weir.old", old, "weir.new", column.newName());
       } else {
-        throw new UnsupportedOperationException(
-            "ALTER TABLE of weir has ADD COLUMNS, DROP COLUMN and RENAME COLUMN, of whole columns"
-                + " (in Python table.add_columns, table.drop_columns, table.rename_column). For"
-                + " another type add a column, fill it and drop the old one. Comments, and"
-                + " properties other than those of CREATE TABLE, are not kept");
+        throw unchangeable();
       }
+    }
+    if (!added.isEmpty() && !dropped.isEmpty()) {
+      throw unchangeable();
     }
     if (!added.isEmpty()) {
       Python.ask(at(ident), "weir.ask", "add", "weir.schema", added.json());
@@ -258,6 +254,14 @@ public final class WeirCatalog
       Python.ask(at(ident), "weir.ask", "remove", "weir.schema", dropped.json());
     }
     return loadTable(ident);
+  }
+
+  private static UnsupportedOperationException unchangeable() {
+    return new UnsupportedOperationException(
+        "ALTER TABLE of weir has ADD COLUMNS, DROP COLUMN and RENAME COLUMN, of whole columns"
+            + " (in Python table.add_columns, table.drop_columns, table.rename_column). For"
+            + " another type add a column, fill it and drop the old one. Comments, and"
+            + " properties other than those of CREATE TABLE, are not kept");
   }
 
   private static StructField added(TableChange.AddColumn column) {
