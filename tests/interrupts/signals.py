@@ -11,7 +11,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from tests.interrupts.cases import Batch, Case
+from tests.interrupts.cases import OLD, Batch, Case
 from tests.interrupts.points import WEIR
 from tests.interrupts.trial import Ledger, Putter, judge_log
 
@@ -74,6 +74,8 @@ class Storm:
     def _call(self, writer: Any, ledger: Ledger) -> bool:
         """One call under a timer; True when a signal struck it."""
         verb, batch = self._case.verb, Batch("signals", next(self._keys))
+        if verb.writes == OLD:  # an update of keys that are not there would only be refused
+            ledger.put(writer, batch.rows(OLD, "old"))
         is_struck = False
         signal.setitimer(signal.ITIMER_REAL, self._random.uniform(1e-5, LONGEST_PAUSE))
         try:

@@ -318,6 +318,26 @@ def test_f16_a_caller_that_left_during_the_lookup_of_another_writes_nothing(
         assert have(writer) == {4: 4}
 
 
+def test_f16_an_update_that_is_interrupted_as_it_is_booked_is_with_its_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    book = WriterState.book
+
+    def interrupt(*_: Any) -> None:
+        monkeypatch.setattr(WriterState, "book", book)
+        raise KeyboardInterrupt
+
+    taken: list[Ack] = []
+    with open_writer(site_on(MemoryStore())) as writer:
+        monkeypatch.setattr(WriterState, "book", interrupt)
+        spec = WriteSpec("update", missing="insert")
+        with pytest.raises(KeyboardInterrupt):
+            writer.decide(writer.intake.rows([row(4, 4)]), spec, None, taken)
+        writer.put([row(9, 9)])  # passes it over
+        assert [ack.is_taken for ack in taken] == [False]
+        assert have(writer) == {9: 9}
+
+
 def test_m7_a_decision_that_cannot_be_made_fails_its_requests_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
