@@ -49,6 +49,7 @@ soak: setup ## simulated histories with faults (SEEDS=n), reads against dictiona
 	@$(BIN)/python -m benchmarks.task_soak --minutes 5
 	@$(BIN)/python -m benchmarks.keep_soak --minutes 10
 	@WEIR_KILL_ROUNDS=60 WEIR_FAULT_ROUNDS=5 $(BIN)/python -m pytest -q --timeout 0 tests/kill tests/faults
+	@WEIR_DEATH_STEP=1 $(BIN)/python -m pytest -q tests/crash/test_statement_deaths.py
 	@WEIR_BESIDE_ROUNDS=20 $(JAVA) $(BIN)/python -m pytest -q --timeout 0 tests/spark/test_beside.py
 	@WEIR_RACE_POSITIONS=600 WEIR_STRANGERS=400 WEIR_CLOUDS=required $(BIN)/python -m pytest -q --timeout 0 \
 	  tests/contract tests/rules/test_strangers.py

@@ -118,12 +118,17 @@ class MortalLake:
         return call
 
 
-def die_at_every_write(run: Callable[[Life], None], check: Callable[[int, bool], None]) -> int:
-    """Call `run` with a life of 0, 1, 2 ... writes, and `check(n, finished)` after each run.
-
-    Returns the number of deaths before a run finished.
+def die_at_every_write(
+    run: Callable[[Life], None],
+    check: Callable[[int, bool], None],
+    *,
+    first: int = 0,
+    step: int = 1,
+) -> int:
+    """Call `run` with a life of 0, 1, 2 ... writes (or from `first` on in steps), and
+    `check(n, finished)` after each run. Returns the writes of the one that finished.
     """
-    for n in range(400):
+    for n in range(first, 400, step):
         life = Life(n) if n else Life(1, "before")
         finished = False
         try:
