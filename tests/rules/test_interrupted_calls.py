@@ -21,7 +21,7 @@ from tests.support.interrupting import interrupt_each
 from weir.config import WriterConfig
 from weir.env import SYSTEM
 from weir.shard import commit
-from weir.shard.ack import Ack, Heirs
+from weir.shard.ack import Ack, Heirs, closed_gate
 from weir.shard.request import WriteCounts
 from weir.shard.writer import ShardWriter
 from weir.spark.writers import ShardWriters
@@ -306,8 +306,8 @@ def test_m7_whoever_an_interrupted_putter_passed_over_is_woken(tables: Tables) -
     committer = writer._committer
     acks = [Ack(committer, (), rows=0, nbytes=0) for _ in range(3)]
     for ack in acks:
-        ack.gate = committer._closed_gate()
-    gathered = committer._closed_gate()
+        ack.gate = closed_gate(SYSTEM)
+    gathered = closed_gate(SYSTEM)
     woken = committer._wake_in_order(acks, gathered)
     last = acks[2].wakes
     assert last is gathered

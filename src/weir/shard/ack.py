@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from weir.env import Lock, Threads
+    from weir.env import Env, Lock, Threads
     from weir.log.small_put import Shaped, SmallPut
     from weir.shard.commit import Committer
     from weir.shard.decide import Decision
@@ -282,6 +282,13 @@ def take_back(ack: Ack) -> bool:
     or is done."""
     committer = ack.committer
     return committer is not None and committer.take_back(ack)
+
+
+def closed_gate(env: Env) -> Lock:
+    """A gate that nobody passes before it is released."""
+    gate = env.threads.lock()
+    gate.acquire()
+    return gate
 
 
 def release(gate: Lock) -> None:

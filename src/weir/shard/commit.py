@@ -50,7 +50,7 @@ from weir.meters import (
     ROWS,
     Facts,
 )
-from weir.shard.ack import Ack, DoneCallback, release, rows_of, run_callbacks
+from weir.shard.ack import Ack, DoneCallback, closed_gate, release, rows_of, run_callbacks
 from weir.shard.decide import decide_run
 from weir.shard.ending import Ending, internal
 from weir.shard.flush import Flusher
@@ -106,22 +106,24 @@ class Committer:
         *,
         wait: bool,
         timeout: float | None = None,
-        look: Callable[[Ack], None] | None = None,
+        look: Callable[[Ack], bool] | None = None,
     ) -> None:
         """Accept the rows and, with `wait`, return when they are durable.
 
-        `look` comes first, for rows that are to be decided, and may accept those of other callers
-        with them. Raises `Backpressure` when `timeout` passes before they are accepted,
-        `TimeoutError` when it passes before they are durable, or what ended the writer.
+        `look` comes first, for rows that are to be decided. It may accept those of other callers
+        with them, and says whether this thread may commit by itself. Raises `Backpressure` when
+        `timeout` passes before they are accepted, `TimeoutError` when it passes before they are
+        durable, or what ended the writer.
         """
         deadline = deadline_after(timeout, self._env.clock)
         ack.waits_for_room = not wait
 
         def run() -> None:
+            may_commit = True
             if look is not None:
-                ack.gate, ack.waiters = self._closed_gate(), 1
-                look(ack)
-            self._put(ack, deadline, wait=wait)
+                ack.gate, ack.waiters = closed_gate(self._env), 1
+                may_commit = look(ack)
+            self._put(ack, deadline, wait=wait, may_commit=may_commit)
 
         self._attend(ack, run, wait=wait)
 
@@ -152,16 +154,18 @@ class Committer:
             self.interrupted(ack, interrupt)
             raise
 
-    def _put(self, ack: Ack, deadline: float | None, *, wait: bool) -> None:
+    def _put(
+        self, ack: Ack, deadline: float | None, *, wait: bool, may_commit: bool = True
+    ) -> None:
         state = self._state
         with state.lock:
             # guard: M-7 last test_waiters
-            is_lone = wait and state.crowd.is_idle and deadline is None
+            is_lone = wait and may_commit and state.crowd.is_idle and deadline is None
             if not ack.is_accepted:  # else: by another caller, whose lookup found its rows
                 state.submit(ack)
             is_lone = is_lone and ack.is_accepted
             if not (is_lone or ack.waiters or ack.done):
-                ack.gate = self._closed_gate()
+                ack.gate = closed_gate(self._env)
                 ack.waiters = 1
         if is_lone:
             self._commit_here(ack)
@@ -287,7 +291,7 @@ class Committer:
             if ack.done:
                 return False
             if ack.gate is None:
-                ack.gate = self._closed_gate()
+                ack.gate = closed_gate(self._env)
             ack.waiters += 1
             return True
 
@@ -296,11 +300,6 @@ class Committer:
         ack.waiters -= 1
         if not ack.done and not ack.waiters:
             ack.gate = None
-
-    def _closed_gate(self) -> Lock:
-        gate = self._env.threads.lock()
-        gate.acquire()
-        return gate
 
     def _await(self, ack: Ack, deadline: float | None) -> None:
         """Return when `ack` is done, or at the deadline; raise `Backpressure` if it was not even
@@ -736,7 +735,7 @@ class Committer:
         has_turn = state.crowd.begin_turn(state.queued_bytes, is_urgent=state.is_urgent)
         try:
             with self._right:
-                gathered = self._closed_gate()
+                gathered = closed_gate(self._env)
                 woken = self._wake_in_order(self._commit(), gathered)
                 state.slot = None
             if self._finished:

@@ -131,7 +131,11 @@ class ConditionalWrites:
             if noted is not None:
                 noted(ack)
             left = seconds_until(deadline, clock)
-            self._committer.put(ack, wait=wait, timeout=left, look=self._lookups.find)
+            self._lookups.callers.add(ack)
+            try:
+                self._committer.put(ack, wait=wait, timeout=left, look=self._lookups.find)
+            finally:
+                self._lookups.callers.discard(ack)
             if not decision.is_stale:
                 return ack
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from weir.log.intake import Intake
-from weir.shard.ack import Ack, release
+from weir.shard.ack import Ack, closed_gate, release
 from weir.shard.decide import Decision, Found, key_columns
 from weir.shard.memtable import Mark, MemTables
 from weir.shard.own_reads import OwnReads
@@ -43,6 +43,8 @@ class Lookups:
         self._intake = intake
         self._reads = reads
         self._looking = state.env.threads.lock()
+        self.callers: set[Ack] = set()
+        """The puts of callers that look up, or wait for what they wrote after that."""
         self._is_looking = False
         """A hint: another caller looks up, and may do so for those who come."""
         self._waiting: deque[tuple[Ack, Decision]] = deque()
@@ -51,8 +53,12 @@ class Lookups:
         """The request, to be decided once its rows are looked up."""
         return Decision(request, self._columns_of(request), _distinct_keys(request))
 
-    def find(self, ack: Ack) -> None:
-        """Look up the rows of a put that is to be decided. It may be queued when this returns."""
+    def find(self, ack: Ack) -> bool:
+        """Look up the rows of a put that is to be decided. It may be queued when this returns.
+
+        False when others are at it, too: then the commit thread wakes all together, and their next
+        lookups are one.
+        """
         decision = ack.decision
         assert decision is not None, "O-2: only what is decided is looked up"
         # A scan found its rows already; used once, since the rows may be lost.
@@ -64,10 +70,11 @@ class Lookups:
         elif decision.found is None:
             self._share(ack, decision)
         self._state.env.failpoint("looking.looked")
+        return len(self.callers) <= 1
 
     def _share(self, ack: Ack, decision: Decision) -> None:
         self._waiting.append((ack, decision))
-        if self._is_looking and self._is_served(ack):
+        if self._is_served(ack):
             return
         self._is_looking = True
         with self._looking:
@@ -92,13 +99,16 @@ class Lookups:
                     self._state.accept_decision(one)
 
     def _is_served(self, ack: Ack) -> bool:
-        """Wait until another caller has looked up the rows and the request is durable, but not for
-        long: the lookup may be slow, or was interrupted. True when it is queued at least."""
-        if ack.gate is not None:
+        """While another caller looks up, wait until it has done so for this one and the request is
+        durable, but not for long: the lookup may be slow, or was interrupted. True when it is
+        queued at least; else nobody is to wake this thread, which goes on to look up by itself."""
+        if self._is_looking and ack.gate is not None:
             ack.pass_gate(ack.gate, GATHER_SECONDS)
         with self._state.lock:
             if not ack.is_accepted:
-                ack.gate, ack.waiters = None, 0  # nobody is to be woken here any more
+                ack.gate, ack.waiters = None, 0
+            elif not ack.done:
+                ack.gate = closed_gate(self._state.env)  # the old one may be open
             return ack.is_accepted
 
     def _wake_next(self) -> None:
