@@ -92,8 +92,7 @@ class Flusher:
     def wake(self) -> None:
         """There is a frozen MemTable: let the thread flush it once the log has its rows."""
         if self._thread is None and not self._state.stopping:
-            name = f"weir-flush-{self._appender.site.shard}"
-            self._thread = self._state.start(self._run, name)
+            self._thread = self._state.start(self._run, f"weir-flush-{self._state.name}")
         self._state.flush_bell.ring()
 
     def make_room(self) -> None:
