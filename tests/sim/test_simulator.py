@@ -82,6 +82,12 @@ def test_m1_a_fenced_writer_may_see_that_its_successor_deleted_a_key():
     assert simulate(draw_plan(41003388)).failure is None
 
 
+@pytest.mark.parametrize("seed", [52000860, 52001095])
+def test_f16_a_flush_that_waits_for_an_update_is_woken(seed):
+    """The update had a new gate, and the flush waited at the old one for ever."""
+    assert simulate(draw_plan(seed)).failure is None
+
+
 def test_every_scenario_is_drawn():
     assert {draw_plan(seed).scenario for seed in range(300)} == set(ALL)
 

@@ -164,9 +164,11 @@ class Committer:
             if not ack.is_accepted:  # else: by another caller, whose lookup found its rows
                 state.submit(ack)
             is_lone = is_lone and ack.is_accepted
-            if not (is_lone or ack.waiters or ack.done):
-                ack.gate = closed_gate(self._env)
-                ack.waiters = 1
+            is_counted = ack.decision is not None and ack.decision.is_counted
+            if not (is_lone or is_counted or ack.done):
+                if ack.gate is None:
+                    ack.gate = closed_gate(self._env)
+                ack.waiters += 1
         if is_lone:
             self._commit_here(ack)
             return

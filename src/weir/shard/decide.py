@@ -314,6 +314,8 @@ class Decision:
     """None until its rows were looked up, or if that failed."""
     is_stale: bool = False
     """Rows that came since were flushed, and can no longer be told apart: look up again."""
+    is_counted: bool = True
+    """Its caller is among those that wait at the gate of its put."""
     is_left: bool = False
     """Its caller has left, and knows that nothing is written."""
     nbytes: int = 0

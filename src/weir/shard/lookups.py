@@ -74,7 +74,7 @@ class Lookups:
 
     def _share(self, ack: Ack, decision: Decision) -> None:
         self._waiting.append((ack, decision))
-        if self._is_served(ack):
+        if self._is_served(ack, decision):
             return
         self._is_looking = True
         with self._looking:
@@ -98,7 +98,7 @@ class Lookups:
                 for one in (ack, *(other for other, _ in group)):
                     self._state.accept_decision(one)
 
-    def _is_served(self, ack: Ack) -> bool:
+    def _is_served(self, ack: Ack, decision: Decision) -> bool:
         """While another caller looks up, wait until it has done so for this one and the request is
         durable, but not for long: the lookup may be slow, or was interrupted. True when it is
         queued at least; else nobody is to wake this thread, which goes on to look up by itself."""
@@ -106,9 +106,11 @@ class Lookups:
             ack.pass_gate(ack.gate, GATHER_SECONDS)
         with self._state.lock:
             if not ack.is_accepted:
-                ack.gate, ack.waiters = None, 0
-            elif not ack.done:
-                ack.gate = closed_gate(self._state.env)  # the old one may be open
+                ack.gate, ack.waiters, decision.is_counted = None, 0, False
+            elif not ack.done and ack.gate is not None:
+                # It may be open. A flush may wait there, too, and goes on to the new one.
+                before, ack.gate = ack.gate, closed_gate(self._state.env)
+                release(before)  # guard: F-16 test_simulator
             return ack.is_accepted
 
     def _wake_next(self) -> None:
