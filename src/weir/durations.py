@@ -34,7 +34,7 @@ def check_timeout(timeout: object) -> float | None:
 
 def deadline_after(timeout: float | None, clock: Clock) -> float | None:
     """When the timeout will have passed, by that clock; None: never."""
-    checked = check_timeout(timeout)
+    checked = None if timeout is None else check_timeout(timeout)
     return None if checked is None else clock.boottime() + checked
 
 

@@ -45,6 +45,8 @@ _COLUMN_BYTES: Final = 512
 """What a column of a batch takes besides its values, about: most of the memory of a single row."""
 _FALSE = (pa.repeat(False, 512), pa.repeat(False, 1 << 16))
 """Sliced for batches without deletes: building that column costs more than checking all others."""
+_FEW_FALSE = tuple(_FALSE[0].slice(0, rows) for rows in range(17))
+"""Sliced already: of a single row, that costs as much."""
 
 
 class Intake:
@@ -315,6 +317,8 @@ def _through_ipc(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _no_tombstones(rows: int) -> pa.BooleanArray:
+    if rows < len(_FEW_FALSE):
+        return _FEW_FALSE[rows]
     for falses in _FALSE:
         if rows <= len(falses):
             return falses[:rows]

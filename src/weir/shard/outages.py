@@ -7,7 +7,7 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from weir.env import Env
@@ -27,14 +27,20 @@ def retry_outage(
 
     `failed(attempt, error)` is called after each failure. Refused credentials are not retried.
     """
-    # Twice the delay, of which a pause takes any part.
-    for attempt in env.attempts(ROUNDS, first_delay=2 * delay, longest_delay=2 * DELAY_MAX):
+    attempts: Iterator[int] | None = None  # begun with the first failure: most calls have none
+    attempt = 1
+    while True:
         try:
             return act()
         except StoreDenied:
             raise
         except StoreError as error:  # guard: M-3
+            if attempts is None:
+                # Twice the delay, of which a pause takes any part.
+                longest = 2 * DELAY_MAX
+                attempts = env.attempts(ROUNDS, first_delay=2 * delay, longest_delay=longest)
+                attempt = next(attempts)
             failed(attempt, error)
             if attempt == ROUNDS:
                 raise
-    raise AssertionError("M-3: the loop above returns or raises")
+            attempt = next(attempts)  # after a pause

@@ -318,7 +318,7 @@ class WriterState:
             ack.generation = booking.generation
         puts = len(booking.run)
         rows = booking.more.rows
-        deleted = sum([batch.column(TOMBSTONE).true_count for batch in booking.batches])
+        deleted = sum([batch.column(batch.num_columns - 1).true_count for batch in booking.batches])
         # From here to the end only plain fields change, which no interrupt can come between.
         if table is not None:
             table.filled = booking.filled
