@@ -32,7 +32,6 @@ from weir.config import WriterConfig
 from weir.env import Bell, Env, Lock, Thread
 from weir.errors import FencedError, WeirError
 from weir.format.manifest import ShardManifest
-from weir.format.schema import TOMBSTONE
 from weir.format.wal_entry import Fill
 from weir.log.entry import Entry
 from weir.log.site import ShardSite
