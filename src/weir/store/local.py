@@ -36,6 +36,7 @@ from weir.store.api import (
     ObjectMissing,
     Parts,
     RootMissing,
+    Store,
 )
 from weir.store.folders import Folders, meta_of
 from weir.store.paths import check, check_folder
@@ -56,7 +57,7 @@ _FOLDER_RACES = 8
 """How often a put recreates its folder after a concurrent delete has removed it as empty."""
 
 
-class LocalStore:
+class LocalStore(Store):
     """A folder of the local file system; safe for many threads and processes."""
 
     def __init__(
@@ -202,27 +203,6 @@ class LocalStore:
                 return self.get_range(path, start, length)
             raise self._failed(error, path) from error
 
-    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """One after the other: a read is faster than handing it to another thread."""
-        return [self._read_some(path, first) for path in paths]
-
-    def _read_some(self, path: str, first: int | None) -> bytes | None:
-        try:
-            file, status = self._open_object(check(path))
-            try:
-                if first is None:
-                    return _read(file, self._whole(status, path))
-                return _read(file, min(first, status.st_size))
-            finally:
-                os.close(file)
-        except ObjectMissing:
-            return None
-        except OSError as error:
-            # Checked first: a reader polling for the next entry usually finds nothing.
-            if error.errno not in _MISSING:
-                raise self._failed(error, path) from error
-            return None if self._is_missing(path) else self._read_some(path, first)
-
     def _open_object(self, path: str) -> tuple[int, os.stat_result]:
         """Open a file that is really there: not behind a link, which may lead to another table's
         rows, and no pipe or device, which may never end (G-13). The caller closes it."""
@@ -278,10 +258,6 @@ class LocalStore:
         self._require_file(status, path)
         return meta_of(path, status) if stat.S_ISREG(status.st_mode) else None
 
-    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """One stat each."""
-        return [self.head(path) for path in paths]
-
     def list(self, prefix: str) -> Iterator[Meta]:
         """Walk the folder; objects that vanish during the walk are left out."""
         pending = [check_folder(prefix)]
@@ -289,10 +265,6 @@ class LocalStore:
             folders, objects = self._scan(pending.pop())
             yield from objects
             pending.extend(folders)
-
-    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """One after the other."""
-        return [[*self.list(prefix)] for prefix in prefixes]
 
     def list_folder(self, prefix: str) -> Folder:
         """One folder."""
