@@ -7,6 +7,7 @@ import pytest
 from tests.support.moments import again, expect, make, put, rows
 from weir.config import WriterConfig
 from weir.errors import StoreError
+from weir.log import shard_log
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -22,7 +22,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from weir.env import SYSTEM, Env
 from weir.errors import CorruptEntry, InvalidInput, StoreDenied, StoreError, StoreUnsuitable
@@ -177,30 +177,27 @@ class LocalStore(Store):
 
     def get(self, path: str) -> Blob:
         """Open, stat, read: the bytes and the metadata belong to the same file."""
-        try:
-            file, status = self._open_object(check(path))
-            try:
-                data = _read(file, self._whole(status, path))
-            finally:
-                os.close(file)
-        except OSError as error:
-            if error.errno in _MISSING and not self._is_missing(path):
-                return self.get(path)
-            raise self._failed(error, path) from error
+        data, status = self._read(path, lambda status: (0, self._whole(status, path)))
         return Blob(data, meta_of(path, status))
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """One positioned read."""
+        # Python allocates the full length requested: a megabyte for an entry of 2 KB.
+        return self._read(path, lambda s: (start, min(length, max(0, s.st_size - start))))[0]
+
+    def _read(
+        self, path: str, part: Callable[[os.stat_result], tuple[int, int]]
+    ) -> tuple[bytes, os.stat_result]:
+        """Where `part` says the wanted bytes are in the file, and how many, and the file's stat."""
         try:
             file, status = self._open_object(check(path))
             try:
-                # Python allocates the full length requested: a megabyte for an entry of 2 KB.
-                return _read_at(file, start, min(length, max(0, status.st_size - start)))
+                return _read_at(file, *part(status)), status
             finally:
                 os.close(file)
         except OSError as error:
             if error.errno in _MISSING and not self._is_missing(path):
-                return self.get_range(path, start, length)
+                return self._read(path, part)
             raise self._failed(error, path) from error
 
     def _open_object(self, path: str) -> tuple[int, os.stat_result]:
@@ -432,15 +429,8 @@ def _write(file: int, data: Bytes) -> None:
         rest = rest[written:]
 
 
-def _read(file: int, size: int) -> bytes:
-    data = os.read(file, size)
-    return data if len(data) == size else data + _read_at(file, len(data), size - len(data))
-
-
 def _read_at(file: int, start: int, length: int) -> bytes:
-    parts = []
-    while length > 0 and (part := os.pread(file, length, start)):
-        parts.append(part)
-        start += len(part)
-        length -= len(part)
-    return b"".join(parts)
+    data = os.pread(file, length, start)
+    while len(data) < length and (part := os.pread(file, length - len(data), start + len(data))):
+        data += part
+    return data
