@@ -39,6 +39,8 @@ class ShardLog:
         """
         self._site = site
         self._stores = stores
+        self._newest: int | None = None
+        """The number of the newest place of the log that was seen here."""
         self.manifests = Manifests(site)
         self.seen: tuple[FloorValues, Position] | None = None
         """The floors and the tip last found. None: no tip was found, or these were found to be old
@@ -92,13 +94,20 @@ class ShardLog:
         """
         if self._stores is None:
             return self._site
-        return self._stores.site(self.shard, manifest, floors)
+        return self._stores.site_at(self.shard, self._place(self._stores, manifest, floors))
 
     def place(self) -> LogPlace:
         """Where the manifest says that the log is, reachable or not. Costs what `state` costs."""
         if self._stores is None:
             return BESIDE_THE_DATA
-        return self._stores.place(self.shard, *self.state())
+        return self._place(self._stores, *self.state())
+
+    def _place(
+        self, stores: WalStores, manifest: ShardManifest | None, floors: FloorValues
+    ) -> LogPlace:
+        place = stores.place(self.shard, manifest, floors)
+        self._newest = max(place.seq, self._newest or 0)
+        return place
 
     def current_site(self) -> ShardSite:
         """Where the log is now. Costs what `state` costs."""
@@ -111,9 +120,8 @@ class ShardLog:
         """
         if self._stores is None:
             return LogSegment(self._site)
-        if not self._stores.is_known(self.shard):
-            self._stores.place(self.shard, *self.state())
-        return self._stores.segment(self.shard, position)
+        newest = self.place().seq if self._newest is None else self._newest
+        return self._stores.segment(self.shard, newest, position)
 
     # -- how far ----------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ class Core:
         No request for a place seen before. Raises `WalStoreMismatch` when the folder of the log is
         not there, or names another table (S-1, S-5, S-8).
         """
-        return self.wal_stores.site(manifest.shard_id, manifest, floors)
+        return self.log(manifest.shard_id).site(manifest, floors)
 
     def log(self, shard: UUID) -> ShardLog:
         """The shard's manifest and log, across its moves (S-9). No request."""
