@@ -178,7 +178,7 @@ def _stored(dtype: pa.DataType) -> pa.DataType:
 
 
 def with_inner(dtype: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The type with other types inside, nullable and without metadata; a map has keys all the same."""
+    """The type with other types inside, nullable (but the keys of a map) and without metadata."""
     is_map = pa.types.is_map(dtype)
     fields = [
         pa.field(child.name, change(child.type), nullable=index > 0 or not is_map)
