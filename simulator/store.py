@@ -26,21 +26,27 @@ from weir.store.api import (
     ObjectMissing,
     Parts,
     RootMissing,
+    Store,
 )
 from weir.store.paths import check, check_folder
 
 T = TypeVar("T")
 
 
-class SimStore:
+class SimStore(Store):
     """One actor's client of a shelf; implements `weir.store.api.Store`."""
 
     def __init__(self, world: World, uri: str, actor: Actor) -> None:
-        self.uri = uri
+        self._uri = uri
         self._disk, self._lead = split_folder(uri)
         self.actor = actor
         self._w = world
         self._s = world.scheduler
+
+    @property
+    def uri(self) -> str:
+        """See `Store`."""
+        return self._uri
 
     @property
     def shelf(self) -> Shelf:
@@ -149,10 +155,6 @@ class SimStore:
             names = [name for name in self.shelf.names(folder) if name > last]
         found += [self.shelf.blobs[name].meta for name in names]
         return iter([self._own(meta) for meta in found])
-
-    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """See `Store`; the folders are listed at different moments."""
-        return [[*self.list(prefix)] for prefix in prefixes]
 
     def list_folder(self, prefix: str) -> Folder:
         """See `Store`."""

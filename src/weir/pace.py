@@ -86,12 +86,6 @@ class Pace:
         """Let everything go on at once, also what waits; for the end of a keeper."""
         self._is_lifted = True  # no lock: called by signal handlers
 
-    @property
-    def at_once(self) -> int | None:
-        """Requests that may be made together: those of a second; None: any number."""
-        rate = self._requests.rate
-        return None if rate is None or self._is_lifted else max(1, int(rate))
-
     def watch(self, spender: Spender) -> None:
         """Count also what `spender` spends, for as long as it exists."""
         with self._lock:

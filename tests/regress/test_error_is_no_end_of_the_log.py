@@ -7,6 +7,7 @@ import pytest
 from tests.support.moments import again, expect, make, put, rows
 from weir.config import WriterConfig
 from weir.errors import StoreError
+from weir.log import shard_log
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -26,7 +27,7 @@ def test_s7_an_error_of_the_store_is_not_the_end_of_a_log_beside_the_data(
     def fail(*_args, **_how):
         raise StoreError("try again")
 
-    monkeypatch.setattr(reader.core.tails, "tip", fail)
+    monkeypatch.setattr(shard_log, "find_tip", fail)
     with pytest.raises(StoreError):
         rows(reader)
     with pytest.raises(StoreError):

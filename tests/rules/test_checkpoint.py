@@ -193,7 +193,7 @@ def test_k3_an_empty_flush_pins_a_closed_gap_too(tmp_path):
             made = table.checkpoint("all")
             pin = made.shards[0]
             assert pin.replay_after == pin.wal_through == writer.wal_stats().fence_position
-            manifest = table.core.tails.manifests(writer.site).load(pin.manifest_version)
+            manifest = table.core.log(writer.site.shard).manifests.load(pin.manifest_version)
             assert manifest.replay_after == manifest.last_seen == pin.wal_through
 
 
@@ -295,7 +295,7 @@ def test_k4_a_claim_between_manifest_and_tip_is_noticed(tmp_path):
     with shard.writer() as writer:
         put(writer, A, "a")
     other = again(table)
-    manifests = other.core.tails.manifests(other.core.table_site(shard.id))
+    manifests = other.core.log(shard.id).manifests
     original = manifests.latest_with_floors
     calls = []
 

@@ -5,6 +5,7 @@ floors, the base and the shards. The reader is warm: it asks only for what would
 """
 
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -63,8 +64,9 @@ class Warm:
         self.writer = open_writer(site_on(self.store), ALWAYS_PROVE, schema=schema)
         put(self.writer, 0, 1)
         # Round 1 is the only get_many call that requests log entries and a manifest.
-        self.hooked = HookStore(self.store, "get_many", "/manifest/", lambda: None)
-        self.core = core_on(site_on(self.hooked), schema)
+        site = site_on(self.store)
+        self.hooked = HookStore(site.store, "get_many", "/manifest/", lambda: None)
+        self.core = core_on(replace(site, store=self.hooked, wal=self.hooked), schema)
         assert keys_of(self.core) == [0, 1]
         assert keys_of(self.core) == [0, 1]
         put(self.writer, 2)
@@ -111,7 +113,7 @@ def test_l1_a_collected_end_of_the_log_is_not_taken_for_its_tip():
         put(warm.writer, key)
         warm.writer.flush()
     collect_all(site_on(warm.store))
-    known = warm.core.tails.manifests(site_on(warm.store)).known
+    known = warm.core.log(site_on(warm.store).shard).manifests.known
     assert known is not None
     newer = paths.manifest_path(known.shard_id, known.version + 1)
     assert warm.store.head(newer) is None, "the story needs it gone"
@@ -177,7 +179,7 @@ def test_l1_a_hole_is_an_error_in_two_rounds_too():
 def test_l1_a_floor_that_passed_what_is_known_refuses_it(kind, number):
     warm = Warm()
     assert not walks(warm.core)
-    warm.core.tails.manifests(site_on(warm.store)).floors.raise_to(kind, number)
+    warm.core.log(site_on(warm.store).shard).manifests.floors.raise_to(kind, number)
     assert walks(warm.core)
 
 

@@ -15,7 +15,7 @@ from tests.support.one_shard import open_writer, site_on
 from weir.config import WriterConfig
 from weir.errors import CorruptEntry, InvalidInput
 from weir.format import paths
-from weir.format.base_manifest import parse_base_manifest
+from weir.format.base_manifest import read_mem_wal
 from weir.format.manifest import decode_hint, decode_manifest
 from weir.format.wal_entry import decode_entry
 from weir.format.wal_header import read_header
@@ -139,7 +139,7 @@ def test_i_no_bytes_crash_the_other_readers(data):
     with contextlib.suppress(ValueError):
         read_header(data)
     with pytest.raises(CorruptEntry):
-        parse_base_manifest(b"junk" + data, path="x")
+        read_mem_wal(b"junk" + data, path="x")
 
 
 @QUICK

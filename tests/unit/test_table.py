@@ -286,7 +286,7 @@ def test_a_bookmark_behind_the_floor_is_an_error_that_says_what_to_do(uri):
         for i in range(4):
             writer.put([row(i)])
     old = weir.Bookmark({table.shards()[0].id: 1})
-    table.core.tails.manifests(table.shards()[0].site).floors.raise_to("wal", 3)
+    table.core.log(table.shards()[0].id).manifests.floors.raise_to("wal", 3)
     with pytest.raises(weir.SnapshotExpired, match=r"table\.follow"):
         list(table.changes(old))
     assert len(list(table.changes())) >= 1

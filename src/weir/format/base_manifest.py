@@ -1,4 +1,4 @@
-"""What weir reads out of the base table's manifest: field ids and the MemWAL index entry.
+"""What weir reads out of the base table's manifest: the MemWAL index entry.
 
 pylance's own call leaves out the compaction progress, so the message is parsed here. Progress is
 read from the same bytes as the version it belongs to: progress and data are one commit (L-4).
@@ -19,7 +19,7 @@ from weir.format import lance_messages as messages
 from weir.format.lance_file import parse_version_name, unusable
 from weir.format.lance_messages import read_indices, read_manifest
 from weir.format.protobuf import LaterFormat, Repeated, require_known
-from weir.types import Generation, Version
+from weir.types import Generation
 
 MEM_WAL_INDEX: Final = "__lance_mem_wal"
 
@@ -33,17 +33,6 @@ _FLAGS: Final = {
     16: "base paths",
     32: "no transaction files",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class BaseField:
-    """One field of the base schema, nested ones after their parent."""
-
-    id: int
-    parent_id: int
-    """-1 for a top-level field."""
-    name: str
-    nullable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +71,9 @@ class MemWalDetails:
     """The last compacted generation that each index covers, per shard."""
 
 
-@dataclass(frozen=True, slots=True)
-class BaseManifest:
-    """What weir needs of one base table version."""
-
-    version: Version
-    fields: tuple[BaseField, ...]
-    max_field_id: int
-    """The highest id of the schema and of any data file, dropped columns included; -1: none."""
-    mem_wal: MemWalDetails | None
-
-
-def parse_base_manifest(raw: bytes, *, path: str) -> BaseManifest:
-    """The manifest in `raw`, or `CorruptEntry` naming `path`."""
+def read_mem_wal(raw: bytes, *, path: str) -> MemWalDetails | None:
+    """The MemWAL index entry of the manifest in `raw`, None for a plain dataset; `CorruptEntry`
+    naming `path` for what is no manifest that this release can read."""
     raw = bytes(raw)
     try:
         return _parse(raw, path)
@@ -152,22 +131,16 @@ def _add_progress(
         target.add(generation=generation).shard_id.uuid = shard.bytes
 
 
-def _parse(raw: bytes, path: str) -> BaseManifest:
+def _parse(raw: bytes, path: str) -> MemWalDetails | None:
     message = read_manifest(raw, path=path)
     named = parse_version_name(path.rsplit("/", 1)[-1])
     if message.version == 0 or (named is not None and named != message.version):
         raise ValueError(f"it holds version {message.version}, which does not match its name")
     _require_flags(message)  # guard: X-9 test_pending_bytes
-    fields = tuple(BaseField(f.id, f.parent_id, f.name, f.nullable) for f in message.fields)
-    max_field_id = max((f.id for f in fields), default=-1)
-    for fragment in message.fragments:
-        for file in fragment.files:
-            max_field_id = max(max_field_id, max(file.fields, default=-1))
-    mem_wal = None
     for index in read_indices(raw, message, path=path).indices:
         if index.name == MEM_WAL_INDEX:
-            mem_wal = parse_mem_wal_details(index.details.value, path=path)
-    return BaseManifest(Version(message.version), fields, max_field_id, mem_wal)
+            return parse_mem_wal_details(index.details.value, path=path)
+    return None
 
 
 def _require_flags(message: messages.Manifest) -> None:

@@ -10,7 +10,7 @@ nested column; use `as_type` instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -178,11 +178,24 @@ def _stored(dtype: pa.DataType) -> pa.DataType:
 
 
 def with_inner(dtype: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The type with other types inside, nullable and without metadata."""
+    """The type with other types inside, nullable (but the keys of a map) and without metadata."""
+    is_map = pa.types.is_map(dtype)
     fields = [
-        pa.field(child.name, change(child.type))
-        for child in (dtype.field(i) for i in range(dtype.num_fields))
+        pa.field(child.name, change(child.type), nullable=index > 0 or not is_map)
+        for index, child in enumerate(children(dtype))
     ]
+    return with_children(dtype, fields)
+
+
+def children(dtype: pa.DataType) -> list[pa.Field]:
+    """The fields directly inside; of a map its key and its item."""
+    if pa.types.is_map(dtype):
+        return [dtype.key_field, dtype.item_field]
+    return [dtype.field(i) for i in range(dtype.num_fields)]
+
+
+def with_children(dtype: pa.DataType, fields: Sequence[pa.Field]) -> pa.DataType:
+    """The same kind of type around other fields."""
     if pa.types.is_struct(dtype):
         return pa.struct(fields)
     if pa.types.is_list(dtype):
@@ -192,8 +205,7 @@ def with_inner(dtype: pa.DataType, change: Callable[[pa.DataType], pa.DataType])
     if pa.types.is_fixed_size_list(dtype):
         return pa.list_(fields[0], dtype.list_size)
     if pa.types.is_map(dtype):
-        key, value = change(dtype.key_type), change(dtype.item_type)
-        return pa.map_(key, pa.field(dtype.item_field.name, value), dtype.keys_sorted)
+        return pa.map_(fields[0], fields[1], dtype.keys_sorted)
     return dtype
 
 

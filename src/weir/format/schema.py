@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from weir.errors import InvalidInput, SchemaMismatch
-from weir.format.nested import NESTING_MAX, as_type, nesting
+from weir.format.nested import NESTING_MAX, as_type, children, nesting, with_children
 from weir.lazy import Lazy
 
 # Stored. Never change a value; add one.
@@ -178,37 +178,14 @@ def _ids(field: pa.Field) -> Iterable[int]:
     number = field_id(field)
     if number is not None:
         yield number
-    for child in _children(field.type):
+    for child in children(field.type):
         yield from _ids(child)
-
-
-def _children(dtype: pa.DataType) -> list[pa.Field]:
-    """Child fields that have their own id in Lance; the item of a fixed-size list has none."""
-    if pa.types.is_struct(dtype):
-        return [dtype.field(i) for i in range(dtype.num_fields)]
-    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        return [dtype.value_field]
-    if pa.types.is_map(dtype):
-        return [dtype.key_field, dtype.item_field]
-    return []
 
 
 def _strip_ids(field: pa.Field) -> pa.Field:
     metadata = {k: v for k, v in (field.metadata or {}).items() if k != FIELD_ID}
-    dtype = _with_children(field.type, [_strip_ids(c) for c in _children(field.type)])
+    dtype = with_children(field.type, [_strip_ids(c) for c in children(field.type)])
     return pa.field(field.name, dtype, field.nullable, metadata or None)
-
-
-def _with_children(dtype: pa.DataType, children: Sequence[pa.Field]) -> pa.DataType:
-    if pa.types.is_struct(dtype):
-        return pa.struct(children)
-    if pa.types.is_list(dtype):
-        return pa.list_(children[0])
-    if pa.types.is_large_list(dtype):
-        return pa.large_list(children[0])
-    if pa.types.is_map(dtype):
-        return pa.map_(children[0], children[1], dtype.keys_sorted)
-    return dtype
 
 
 def align_batch(batch: _B, target: pa.Schema) -> _B:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from weir.env import SYSTEM, Env
 from weir.format import paths
-from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
+from weir.format.base_manifest import MemWalDetails, read_mem_wal
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
 from weir.lake.api import SsTableInfo
@@ -93,15 +93,16 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
         return self._bases.get_or_make(dataset.version, lambda: self._base(dataset), lambda _: 1)
 
     def _base(self, dataset: SharedDataset) -> LanceBase:
-        return LanceBase(dataset, lambda: self._manifest(dataset.version), self._lookups)
+        return LanceBase(dataset, lambda: self.mem_wal_at(dataset.version), self._lookups)
 
-    def _manifest(self, version: int) -> BaseManifest:
+    def mem_wal_at(self, version: int) -> MemWalDetails | None:
+        """See `Lake`."""
         inverted = paths.base_version_path(version_name(Version(version)))
         # Tables made by old releases of Lance have plain names.
         for path in (inverted, paths.base_version_path(f"{version}.manifest")):
             try:
                 uri = f"{self.store.uri}/{path}"
-                return parse_base_manifest(self.store.get(path).data, path=uri)
+                return read_mem_wal(self.store.get(path).data, path=uri)
             except ObjectMissing:
                 continue
         raise expired(self.uri, version)
@@ -137,7 +138,3 @@ class PylanceLake(Versions, Folds, MemWalEntry, Indexes, Columns):
         dataset = self.datasets.open_sstable(path)
         opened = LanceSsTable(dataset, path, schema, self._lookups)
         return self._sstables.put(path, opened, 1)
-
-    def mem_wal_at(self, version: int) -> MemWalDetails | None:
-        """See `Lake`."""
-        return self._manifest(version).mem_wal

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.expiry import EXPIRE_AFTER, Expire
+from weir.format.nested import children, with_children
 from weir.format.schema import COLUMN_MARK, FIELD_ID, TOMBSTONE, TableSchema, table_schema
 from weir.lake.base.folded import LOADED, NOTE, NUMBER
 from weir.lake.shared import SharedDataset
@@ -54,24 +55,14 @@ def _with_id(field: pa.Field, lance_field: LanceField) -> pa.Field:
     )
 
 
-def _typed(dtype: pa.DataType, children: Sequence[LanceField]) -> pa.DataType:
-    if pa.types.is_struct(dtype):
-        return pa.struct([_with_id(dtype.field(i), child) for i, child in enumerate(children)])
+def _typed(dtype: pa.DataType, inside: Sequence[LanceField]) -> pa.DataType:
     if pa.types.is_map(dtype):
         # Lance has a field for the entries struct, Arrow only for its two children.
-        key, item = children[0].children()
-        return pa.map_(
-            _with_id(dtype.key_field, key), _with_id(dtype.item_field, item), dtype.keys_sorted
-        )
-    if not children:
+        inside = inside[0].children()
+    if not inside:
         return dtype  # the item of a fixed-size list has no id
-    if pa.types.is_list(dtype):
-        return pa.list_(_with_id(dtype.value_field, children[0]))
-    if pa.types.is_large_list(dtype):
-        return pa.large_list(_with_id(dtype.value_field, children[0]))
-    if pa.types.is_fixed_size_list(dtype):
-        return pa.list_(_with_id(dtype.value_field, children[0]), dtype.list_size)
-    return dtype
+    pairs = zip(children(dtype), inside, strict=True)
+    return with_children(dtype, [_with_id(field, lance_field) for field, lance_field in pairs])
 
 
 def marked_key(

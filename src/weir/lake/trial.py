@@ -9,17 +9,28 @@ and looked up, and as rows are merged into the base. Takes six milliseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import lance
 import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.exact import family_of
+from weir.format.python_values import from_python
 from weir.format.schema import TOMBSTONE_FIELD
 from weir.lake.lance_errors import plain_text
 from weir.lake.whole_buffers import for_lance
+
+_PLAIN: Final[dict[str, object]] = {
+    "text": "1",
+    "truth": True,
+    "date": date(1970, 1, 1),
+    "time": time(),
+    "span": timedelta(),
+}
+"""A value of each family of types that needs nothing more to be known; all other types are null."""
 
 
 def require_storable(
@@ -56,7 +67,10 @@ def _failure(schema: pa.Schema, key: Sequence[str], storage_version: str | None)
     wal = pa.schema([*fields, TOMBSTONE_FIELD])
     try:
         columns = [
-            _sample(f.type).take(pa.array([0, 0 if f.name in key else None])) for f in schema
+            from_python([_sample(f.type)], f.type, f.name).take(
+                pa.array([0, 0 if f.name in key else None])
+            )
+            for f in schema
         ]
         columns.append(pa.array([False, True]))
         rows = pa.Table.from_arrays(columns, schema=wal)
@@ -78,52 +92,24 @@ def _failure(schema: pa.Schema, key: Sequence[str], storage_version: str | None)
     return None
 
 
-def _sample(dtype: pa.DataType) -> pa.Array:
-    """One value of that type."""
-    types = pa.types
+def _sample(dtype: pa.DataType) -> Any:
+    """A value of that type, as `from_python` takes it."""
     if isinstance(dtype, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(dtype, _sample(dtype.storage_type))
-    if types.is_dictionary(dtype):
-        first = pa.array([0], dtype.index_type)
-        values = _sample(dtype.value_type)
-        return pa.DictionaryArray.from_arrays(first, values, ordered=dtype.ordered)
+        return _sample(dtype.storage_type)
+    if pa.types.is_dictionary(dtype):
+        return _sample(dtype.value_type)
     family = family_of(dtype)
     if family == "struct":
-        fields = [dtype.field(i) for i in range(dtype.num_fields)]
-        values = [_sample(field.type) for field in fields]
-        return (
-            pa.StructArray.from_arrays(values, fields=fields) if fields else pa.array([{}], dtype)
-        )
+        return {dtype.field(i).name: _sample(dtype.field(i).type) for i in range(dtype.num_fields)}
     if family == "map":
-        ends, key = pa.array([0, 1], pa.int32()), _sample(dtype.key_type)
-        return pa.MapArray.from_arrays(ends, key, _sample(dtype.item_type), type=dtype)
+        return [(_sample(dtype.key_type), _sample(dtype.item_type))]
     if family == "list":
-        return _sample_list(dtype)
-    return _sample_plain(dtype, family)
-
-
-def _sample_list(dtype: pa.DataType) -> pa.Array:
-    item = _sample(dtype.value_type)
-    if not pa.types.is_fixed_size_list(dtype):
-        kind = pa.LargeListArray if pa.types.is_large_list(dtype) else pa.ListArray
-        return kind.from_arrays([0, 1], item, type=dtype)
-    if not dtype.list_size:
-        return pa.nulls(1, dtype)
-    items = item.take(pa.array([0] * dtype.list_size, pa.int64()))
-    return pa.FixedSizeListArray.from_arrays(items, type=dtype)
-
-
-def _sample_plain(dtype: pa.DataType, family: str) -> pa.Array:
-    if family == "bytes":
-        width = dtype.byte_width if pa.types.is_fixed_size_binary(dtype) else 1
-        return pa.array([b"1" * width], dtype)
-    if family == "text":
-        return pa.array(["1"], dtype)
-    if pa.types.is_null(dtype):
-        return pa.nulls(1)
+        size = dtype.list_size if pa.types.is_fixed_size_list(dtype) else 1
+        return [_sample(dtype.value_type)] * size
     if family == "number":
-        return pa.array([Decimal(0) if pa.types.is_decimal(dtype) else 1], dtype)
-    if family == "truth":
-        return pa.array([True])
-    # Times are stored as numbers of their width.
-    return pa.array([0], pa.int32() if dtype.bit_width == 32 else pa.int64()).cast(dtype)
+        return Decimal(0) if pa.types.is_decimal(dtype) else 1
+    if family == "bytes":
+        return b"1" * (dtype.byte_width if pa.types.is_fixed_size_binary(dtype) else 1)
+    if family == "instant":
+        return datetime(1970, 1, 1, tzinfo=None if dtype.tz is None else UTC)
+    return _PLAIN.get(family)

@@ -15,7 +15,8 @@ Keeps
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import copy
 from typing import Protocol
 
 import pyarrow as pa
@@ -91,8 +92,8 @@ class WalAppender:
         self._next = Position(claim.fence + 1)
         self._lock = site.env.threads.lock()
         self._fork_guard = ForkGuard(site.env)
-        self._end: Callable[[Sequence[pa.RecordBatch]], WeirError] | None = None
-        """Makes the error for a later call, from rows that were never sent."""
+        self._ended: WeirError | None = None
+        """Why the appender takes no more entries."""
         self._appending: Entry | None = None
         """The entry of an `append` that was interrupted: it may or may not be at `_next`. Whoever
         calls `write` remembers its entry itself."""
@@ -132,7 +133,7 @@ class WalAppender:
     @property
     def fenced(self) -> bool:
         """True once a newer writer was met."""
-        return self._end is not None and isinstance(self._end(()), FencedError)
+        return isinstance(self._ended, FencedError)
 
     def append(
         self,
@@ -304,10 +305,9 @@ class WalAppender:
         Called on close, after the last entry is durable. A failing store, or a takeover, is not an
         error: every row is durable, and the log is only folded later. One commit.
         """
-        text = f"{self.site}: this appender has left the shard; open another one"
+        left = WriterClosed(f"{self.site}: this appender has left the shard; open another one")
         with self._lock:
-            if self._end is None:  # guard: S-7 test_missing_log
-                self._end = lambda rows: WriterClosed(text, not_written=rows)
+            self._ended = self._ended or left  # guard: S-7 test_missing_log
         try:
             self.manifests.leave(self.epoch, self.tags.last)
         except (StoreError, FencedError, CommitConflict, UnknownOutcome) as error:
@@ -349,20 +349,17 @@ class WalAppender:
             f"{self.site}: position {position} was taken although epoch {self.epoch} is still"
             " current; something writes to this log without claiming it. Open the shard again."
         )
-        self._end = lambda rows: WriterClosed(text, not_written=rows)
+        self._ended = WriterClosed(text)
         return CommitConflict(text, not_written=entry.batches)
 
     def _finish_fenced(self, fenced: FencedError, entry: Entry) -> WeirError:
-        label, epoch, by, at = self.site.label, self.epoch, fenced.fenced_by, self._next
-
-        def ended(rows: Sequence[pa.RecordBatch], sent: Sequence[pa.RecordBatch] = ()) -> WeirError:
-            error = FencedError(str(fenced), epoch=epoch, fenced_by=by)
-            error.not_written, error.perhaps_written = list(rows), list(sent)
-            return error.at(at)
-
-        self._end = ended
-        logger.warning("wal.fenced %s epoch=%d by=%d at=%d", label, epoch, by, at)
-        return ended((), entry.batches) if entry.sent else ended(entry.batches)
+        label, by, at = self.site.label, fenced.fenced_by, self._next
+        logger.warning("wal.fenced %s epoch=%d by=%d at=%d", label, self.epoch, by, at)
+        self._ended = FencedError(str(fenced), epoch=self.epoch, fenced_by=by).at(at)
+        error = self._refusal(entry.batches)
+        if entry.sent:
+            error.not_written, error.perhaps_written = [], error.not_written
+        return error
 
     def _finish_unknown(self, position: Position, entry: Entry, cause: Exception) -> UnknownOutcome:
         text = (
@@ -370,17 +367,18 @@ class WalAppender:
             f" ({cause}); nothing was deleted. Open the shard again: its replay decides."
         )
         unknown = UnknownOutcome(text, perhaps_written=entry.batches)
-
-        def ended(rows: Sequence[pa.RecordBatch]) -> WeirError:
-            closed = WriterClosed(
-                f"this call wrote nothing, the appender failed earlier: {text}", not_written=rows
-            )
-            closed.__cause__ = unknown
-            return closed
-
-        self._end = ended
+        ended = WriterClosed(f"this call wrote nothing, the appender failed earlier: {text}")
+        ended.__cause__ = unknown
+        self._ended = ended
         return unknown
 
     def _check(self, batches: Sequence[pa.RecordBatch]) -> None:
-        if self._end is not None:
-            raise self._end(batches)
+        if self._ended is not None:
+            raise self._refusal(batches)
+
+    def _refusal(self, batches: Sequence[pa.RecordBatch]) -> WeirError:
+        """The error of the end, for rows that were never sent: each caller gets its own."""
+        assert self._ended is not None, "only an appender that has ended refuses"
+        error = copy(self._ended)
+        error.not_written = list(batches)
+        return error

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.log.site import ShardSite
@@ -54,20 +55,32 @@ class FloorValues:
 
 
 _NONE: Final = FloorValues()
+_HIGHEST: Final = 1 << 63
+"""Far above what a shard counts to: positions, versions and statements begin at 1."""
+
+
+def forged(store: Store, mark: str, why: str) -> CorruptEntry:
+    """The error for a mark that weir cannot have made."""
+    return CorruptEntry(
+        f"{store.uri}/{mark} {why}. Another program put that mark there, or other objects of the"
+        " shard were rolled back. Find out which; if it is the mark, delete it"
+    )
 
 
 def load_all(store: Store, folders: Sequence[str]) -> list[FloorValues]:
     """The floors in those folders, one folder per shard: a listing each, in one round."""
-    return [_values(metas) if metas else _NONE for metas in store.list_many(folders)]
+    return [_values(metas, store) if metas else _NONE for metas in store.list_many(folders)]
 
 
-def _values(listed: Iterable[Meta]) -> FloorValues:
+def _values(listed: Iterable[Meta], store: Store) -> FloorValues:
     found: dict[str, list[tuple[int, str]]] = {kind: [] for kind in get_args(FloorKind)}
     for meta in listed:
         folder, _, name = meta.path.rpartition("/")
         kind = folder.rpartition("/")[2]
         number = paths.parse_mark_name(name)
         if number is not None and kind in found:
+            if number > _HIGHEST:  # guard: G-13 test_marks_of_strangers
+                raise forged(store, meta.path, f"holds {number}, and no shard gets that far")
             found[kind].append((number, meta.path))
     for marks in found.values():
         marks.sort(reverse=True)
@@ -85,7 +98,7 @@ class Floors:
     def load(self) -> FloorValues:
         """Read all floors with one listing."""
         metas = [*self._site.store.list(paths.floors_dir(self._site.shard))]
-        return _values(metas) if metas else _NONE
+        return _values(metas, self._site.store) if metas else _NONE
 
     def raise_to(self, kind: FloorKind, number: int) -> None:
         """Make `number` a lower bound of that floor, durably. Idempotent; never lowers."""

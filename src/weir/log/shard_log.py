@@ -9,6 +9,7 @@ Keeps
   F-2  the highest position known used is computed in one place (`FloorValues.highest_used`)
   S-7  a log whose store is gone ends at R if it provably holds nothing more; otherwise it is an
        error
+  G-9  a position once used stays used, so the next search begins at the remembered tip
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from weir.types import Position
 class ShardLog:
     """A handle of one shard's manifest and log. Claims nothing; safe to share between threads."""
 
-    def __init__(
-        self,
-        site: ShardSite,
-        stores: WalStores | None = None,
-        manifests: Manifests | None = None,
-    ) -> None:
+    def __init__(self, site: ShardSite, stores: WalStores | None = None) -> None:
         """With `stores` the log is looked up in the records; otherwise it is at `site`.
 
         Only the holder of the shard's claim knows without a request that its log stays (S-3).
         """
         self._site = site
         self._stores = stores
-        self.manifests = manifests or Manifests(site)
+        self._newest: int | None = None
+        """The number of the newest place of the log that was seen here."""
+        self.manifests = Manifests(site)
+        self.seen: tuple[FloorValues, Position] | None = None
+        """The floors and the tip last found. None: no tip was found, or these were found to be old
+        in a way that only the manifest explains."""
 
     @staticmethod
     def of(shard: ShardLog | ShardSite | HasSite) -> ShardLog:
@@ -93,13 +94,20 @@ class ShardLog:
         """
         if self._stores is None:
             return self._site
-        return self._stores.site(self.shard, manifest, floors)
+        return self._stores.site_at(self.shard, self._place(self._stores, manifest, floors))
 
     def place(self) -> LogPlace:
         """Where the manifest says that the log is, reachable or not. Costs what `state` costs."""
         if self._stores is None:
             return BESIDE_THE_DATA
-        return self._stores.place(self.shard, *self.state())
+        return self._place(self._stores, *self.state())
+
+    def _place(
+        self, stores: WalStores, manifest: ShardManifest | None, floors: FloorValues
+    ) -> LogPlace:
+        place = stores.place(self.shard, manifest, floors)
+        self._newest = max(place.seq, self._newest or 0)
+        return place
 
     def current_site(self) -> ShardSite:
         """Where the log is now. Costs what `state` costs."""
@@ -112,11 +120,48 @@ class ShardLog:
         """
         if self._stores is None:
             return LogSegment(self._site)
-        if not self._stores.is_known(self.shard):
-            self._stores.place(self.shard, *self.state())
-        return self._stores.segment(self.shard, position)
+        newest = self.place().seq if self._newest is None else self._newest
+        return self._stores.segment(self.shard, newest, position)
 
     # -- how far ----------------------------------------------------------------------------------
+
+    def end(
+        self, manifest: ShardManifest, floors: FloorValues, *, vouched: bool = True
+    ) -> tuple[ShardSite, Position]:
+        """Where the log is by that manifest, and the last position used in it. Seven requests when
+        nothing was added.
+
+        `floors` were read after the manifest. A missing log is an error (S-7), unless they prove
+        that no row is missing (S-2): then it ends at R. Raises `SnapshotExpired` when entries after
+        R were collected during the call. Not `vouched`: one request less, and the caller reads the
+        floors after it to see that.
+        """
+        known = max(self.seen[1] if self.seen else 0, floors.highest_used(manifest))
+        try:
+            site = self.site(manifest, floors)
+            tip = find_tip(site, Position(known))
+        except (WalStoreMismatch, StoreError):
+            if not floors.is_closed(manifest):  # guard: S-7 always
+                raise
+            # guard: S-7 test_error_is_no_end_of_the_log
+            if self._stores is None or self._stores.place(self.shard, manifest, floors).uri is None:
+                raise  # a log beside the data is never lost alone
+            return self._site, manifest.replay_after
+        # Entries may be flushed and collected while we probe, and a collected entry looks like the
+        # end of the log. The floor rises before any deletion, so read it after the probes (G-7c).
+        floor = self.floors().wal if vouched else 0
+        if floor > manifest.replay_after:  # guard: L-1 test_reader_overtaken_by_collection
+            raise SnapshotExpired(
+                f"{self}: the log was collected through {floor} while a read planned on manifest "
+                f"{manifest.version} with R={manifest.replay_after}; read again"
+            )
+        self.saw(floors, tip)
+        return site, tip
+
+    def saw(self, floors: FloorValues, tip: Position) -> None:
+        """Remember the floors and the tip. Of two threads that do so, either one counts."""
+        before = self.seen
+        self.seen = floors, tip if before is None else max(tip, before[1])
 
     def tip(self) -> Position:
         """The last position used, 0 for an empty log. Ten requests when little was added."""
@@ -124,17 +169,11 @@ class ShardLog:
         for _ in self.env.attempts(first_delay=0):
             manifest, floors = self.state()
             try:
-                tip = find_tip(self.site(manifest, floors), Position(floors.highest_used(manifest)))
+                if manifest is not None:
+                    return self.end(manifest, floors)[1]
+                return find_tip(self.site(None, floors), Position(floors.highest_used(None)))
             except SnapshotExpired as moved:
                 last = moved
-                continue
-            except (WalStoreMismatch, StoreError):
-                if manifest is None or not floors.is_closed(manifest):
-                    raise
-                return manifest.replay_after
-            # Entries collected while we probe look like the end; their floor rose before that.
-            if self.floors().wal <= tip:
-                return tip
         raise SnapshotExpired(
             f"{self}: its log was moved or collected again and again during the search for its"
             " tip; try again"

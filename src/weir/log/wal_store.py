@@ -145,8 +145,6 @@ class WalStores:
         self._proved: set[str] = set()
         """WAL stores that this handle has found to keep put-if-absent."""
         self._records: dict[tuple[UUID, int], LogPlace] = {}
-        self._current: dict[UUID, int] = {}
-        """The newest place that this handle has seen of each shard's log."""
         self.alias: str | None = None
         """Another URI at which the recorded store may be reachable (a second mount point)."""
         self.table_id: UUID | None = None
@@ -191,28 +189,17 @@ class WalStores:
                 " shard. Stop that program. table.move_wal(uri, accept_loss=True), or weir wal move"
                 " --accept-loss, opens the shard again and gives up what is in the log only"
             )
-        with self._lock:
-            self._current[shard] = max(place.seq, self._current.get(shard, 0))
         return place
 
     def marked(self, shard: UUID, floors: FloorValues) -> LogPlace:
         """Where the log was put, whatever the manifest says of it. Costs what `place` costs."""
         return self._record(shard, floors.place)
 
-    def is_known(self, shard: UUID) -> bool:
-        """True once `place` or `site` was asked about the shard."""
-        with self._lock:
-            return shard in self._current
-
-    def site(self, shard: UUID, manifest: ShardManifest | None, floors: FloorValues) -> ShardSite:
-        """The shard with the store of its log; no request for a place seen before.
+    def site_at(self, shard: UUID, place: LogPlace) -> ShardSite:
+        """The shard with its log at that place; no request for a place seen before.
 
         Raises `WalStoreMismatch` when its folder is not there, or names another table (S-1, S-8).
         """
-        return self.site_at(shard, self.place(shard, manifest, floors))
-
-    def site_at(self, shard: UUID, place: LogPlace) -> ShardSite:
-        """The shard with its log at that place."""
         return self._site(shard, place, self.folder(place))
 
     def folder(self, place: LogPlace) -> Store:
@@ -353,15 +340,13 @@ class WalStores:
             self._fence_ttl(),  # guard: G-7b
         )
 
-    def segment(self, shard: UUID, position: int) -> LogSegment:
-        """The stretch of the log that contains the position, before or after moves (S-9).
+    def segment(self, shard: UUID, number: int, position: int) -> LogSegment:
+        """The stretch of the log that contains the position, before or after moves (S-9), by the
+        number of its newest place.
 
-        By the newest place that `place` or `site` was asked about. No request unless the log was
-        moved after that position; then a get for each place not seen before. Raises
-        `WalStoreMismatch`.
+        No request unless the log was moved after that position; then a get for each place not seen
+        before. Raises `WalStoreMismatch`.
         """
-        with self._lock:
-            number = self._current.get(shard, 0)
         place, last = self._record(shard, number), None
         while position <= place.after and place.seq:  # guard: K-7 always simulator:moves
             last, place = place.after, self._record(shard, place.follows)

@@ -138,7 +138,7 @@ class Probes:
             self._kept = plan
 
     def _remembered(self, core: Core, shard: UUID) -> KnownShard | None:
-        seen = core.tails.seen(shard)
+        seen = core.log(shard).seen
         if seen is None:
             return None
         floors, tip = seen
@@ -146,7 +146,7 @@ class Probes:
         if held is not None and held.is_all(floors, tip):
             return held
         try:
-            manifests = core.tails.manifests(core.table_site(shard))
+            manifests = core.log(shard).manifests
             manifest = manifests.known
             if manifest is None:
                 return None

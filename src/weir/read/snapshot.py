@@ -218,7 +218,7 @@ class _Walk:
         """False if floors read after its log show that entries of it were collected (G-7c)."""
         if after.wal <= self.cut.replay_after:
             return True
-        core.tails.forget(self.cut.shard)
+        core.log(self.cut.shard).seen = None
         return False
 
 
@@ -239,11 +239,11 @@ def _proved(
         if tip is None:
             continue
         if one.is_refuted(marks, tip):
-            core.tails.forget(one.site.shard)
+            core.log(one.site.shard).seen = None
             is_refuted = True
             continue
         if tip != one.tip or marks != one.floors:
-            core.tails.saw(one.site.shard, marks, tip)
+            core.log(one.site.shard).saw(marks, tip)
         cuts.append(ShardCut.of(one.manifest, tip))
     return None if is_refuted else cuts
 
@@ -323,11 +323,12 @@ def _snapshot(
 
 
 def _walk(core: Core, shard: UUID, *, tail: bool) -> _Walk | None:
-    manifest, floors = core.log(shard).state()
+    log = core.log(shard)
+    manifest, floors = log.state()
     if manifest is None:
         return None  # a folder without a manifest: a shard being created
     find_rivals(core, [manifest])
     through = manifest.replay_after
     if tail:
-        through = Position(max(through, core.log_of(manifest, floors, vouched=False)[1]))
+        through = Position(max(through, log.end(manifest, floors, vouched=False)[1]))
     return _Walk(ShardCut.of(manifest, through), floors)

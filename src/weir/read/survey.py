@@ -148,7 +148,7 @@ def last_written(core: Core, shards: Sequence[ShardSurvey]) -> dict[UUID, float]
         if isinstance(one.found, LogSurvey):
             return one.found.site, one.found.through
         with suppress(WeirError):
-            return core.log_of(one.manifest, one.floors)
+            return core.log(one.id).end(one.manifest, one.floors)
         return None
 
     asked: dict[Store, list[tuple[UUID, str]]] = {}
@@ -242,7 +242,7 @@ def _near_tips(core: Core, shards: Sequence[ShardSurvey]) -> dict[UUID, Position
     for one in shards:
         if one.manifest.log_place or one.floors.place:
             continue
-        seen = core.tails.seen(one.id)
+        seen = core.log(one.id).seen
         asked.append((one, max(seen[1] if seen else 0, one.floors.highest_used(one.manifest))))
     if not asked:
         return {}
@@ -257,7 +257,7 @@ def _near_tips(core: Core, shards: Sequence[ShardSurvey]) -> dict[UUID, Position
         if offset is None or after.place or after.wal > one.manifest.replay_after:
             continue
         tips[one.id] = Position(tip + offset)
-        core.tails.saw(one.id, one.floors, tips[one.id])
+        core.log(one.id).saw(one.floors, tips[one.id])
     return tips
 
 
@@ -297,7 +297,7 @@ def _settled(core: Core, one: ShardSurvey, tip: Position | None) -> ShardSurvey:
         manifest = one.manifest
         try:
             if tip is None:
-                site, tip = core.log_of(manifest, one.floors)
+                site, tip = core.log(manifest.shard_id).end(manifest, one.floors)
             else:
                 site = core.site(manifest, one.floors)
             if tip <= manifest.replay_after:

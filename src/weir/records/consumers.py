@@ -79,21 +79,10 @@ class Consumer:
         found = self._chain.latest()
         return None if found is None else found.held
 
-    @property
-    def is_beginning(self) -> bool:
-        """True from its registration until its first move. One list, one get."""
-        found = self._chain.latest()
-        return found is not None and found.begins and not found.deleted
-
-    def load(self) -> int | None:
-        """The number of the last load before its positions, if known. One list, one get."""
-        found = self._chain.latest()
-        return None if found is None or found.deleted else found.load
-
     def register(
         self, positions: Positions, snapshot: UUID | None = None, load: int | None = None
-    ) -> dict[UUID, int]:
-        """Begin at `positions`, after `load`, unless it already has some; returns its positions.
+    ) -> Standing:
+        """Begin at `positions`, after `load`, unless it already has some; its latest record.
 
         The caller then checks the floors and saves its place once.
         """
@@ -109,7 +98,7 @@ class Consumer:
                 begins=True,
             )
 
-        return self._update(begin).held or {}
+        return self._update(begin)
 
     def save(
         self,

@@ -20,8 +20,6 @@ from weir.errors import (
     NotAWeirTable,
     SealedShard,
     SnapshotExpired,
-    StoreError,
-    WalStoreMismatch,
 )
 from weir.format import paths
 from weir.format.manifest import UNCLAIMED, ShardManifest, Status
@@ -39,7 +37,6 @@ from weir.format.sharding import (
     value_from_entries,
 )
 from weir.lake.api import Base, Lake, require_weir_base
-from weir.log.cache import LogCache
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
@@ -96,7 +93,8 @@ class Core:
     """The values of identity shards whose manifests do not name one."""
     is_replaced: bool = field(default=False, init=False, repr=False)
     """True once another table was found at this place; every later call is refused (C-16)."""
-    tails: LogCache = field(init=False, repr=False)
+    _logs: dict[UUID, ShardLog] = field(default_factory=dict, init=False, repr=False)
+    """What this handle knows of its shards' manifests and logs: a later look begins there."""
     attached: Attached = field(init=False, repr=False)
     wal_stores: WalStores = field(init=False, repr=False)
     consent: Consent = field(init=False, repr=False)
@@ -104,7 +102,6 @@ class Core:
 
     def __post_init__(self) -> None:
         self.consent = Consent.of(self.uri, self.storage_options)
-        self.tails = LogCache(self.env)
         self.attached = Attached(self.env)
 
         def open_wal(uri: str) -> Store:
@@ -191,31 +188,15 @@ class Core:
         No request for a place seen before. Raises `WalStoreMismatch` when the folder of the log is
         not there, or names another table (S-1, S-5, S-8).
         """
-        return self.wal_stores.site(manifest.shard_id, manifest, floors)
+        return self.log(manifest.shard_id).site(manifest, floors)
 
     def log(self, shard: UUID) -> ShardLog:
         """The shard's manifest and log, across its moves (S-9). No request."""
-        site = self.table_site(shard)
-        return ShardLog(site, self.wal_stores, self.tails.manifests(site))
-
-    def log_of(
-        self, manifest: ShardManifest, floors: FloorValues, *, vouched: bool = True
-    ) -> tuple[ShardSite, Position]:
-        """Where the log of that shard is, and the last position used in it; see `LogCache.tip`.
-
-        A missing log is an error (S-7), unless the manifest and floors beside the data
-        prove that no row is missing (S-2). Then it ends at R.
-        """
-        try:
-            site = self.site(manifest, floors)
-            return site, self.tails.tip(site, manifest, floors, vouched=vouched)
-        except (WalStoreMismatch, StoreError):
-            if not floors.is_closed(manifest):  # guard: S-7 always
-                raise
-            # guard: S-7 test_error_is_no_end_of_the_log
-            if self.wal_stores.place(manifest.shard_id, manifest, floors).uri is None:
-                raise  # a log beside the data is never lost alone
-            return self.table_site(manifest.shard_id), manifest.replay_after
+        known = self._logs.get(shard)
+        if known is None:
+            log = ShardLog(self.table_site(shard), self.wal_stores)
+            known = self._logs.setdefault(shard, log)  # one step: no two are remembered
+        return known
 
     def table_site(self, shard: UUID) -> ShardSite:
         """The shard for callers that never read its log: manifests, floors, SSTables (S-5)."""
@@ -380,7 +361,7 @@ class Core:
         """
         record = record or self.record
         shard = self.shard_of(value, record)
-        manifests = self.tails.manifests(self.table_site(shard))
+        manifests = self.log(shard).manifests
         if makes_shards(record.sharding):
             known = manifests.latest()
             if known is None or known.dropped:

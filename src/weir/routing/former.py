@@ -59,7 +59,7 @@ class FormerShards:
             return -1
 
         def highest(shard: UUID) -> int:
-            manifest = self._core.tails.manifests(self._core.table_site(shard)).latest()
+            manifest = self._core.log(shard).manifests.latest()
             if manifest is None or manifest.status is not Status.SEALED:
                 return -1
             return _highest(self._core, shard, app)

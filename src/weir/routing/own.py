@@ -83,7 +83,7 @@ class OwnShards:
         core = self.core
 
         def is_there(shard: UUID) -> bool:
-            manifest = core.tails.manifests(core.table_site(shard)).latest()
+            manifest = core.log(shard).manifests.latest()
             return manifest is not None and not manifest.dropped
 
         ids = list(self.values)

@@ -51,7 +51,7 @@ def _is_routed_away(core: Core, shard: UUID, error: WeirError) -> bool:
     change = read_resharding(core.store)
     if change is not None and change.is_open:
         return True
-    manifest = core.tails.manifests(core.table_site(shard)).latest()
+    manifest = core.log(shard).manifests.latest()
     return manifest is not None and manifest.status is Status.SEALED
 
 

@@ -82,10 +82,9 @@ class Shard:
 
     def manifest(self) -> ShardManifest:
         """The latest manifest. Two requests when nothing changed."""
-        site = self._core.table_site(self.id)
-        manifest = self._core.tails.manifests(site).latest()
-        if manifest is None or manifest.dropped:
-            raise NotAWeirTable(f"{site} does not exist; `Table.shards` lists those that do")
+        manifest = self.log.latest()
+        if manifest is None:
+            raise NotAWeirTable(f"{self.log} does not exist; `Table.shards` lists those that do")
         return manifest
 
     def writer(
@@ -361,9 +360,9 @@ def require_folded(core: Core, routing: int) -> None:
     for shard in strange:
         manifest = shard.manifest()
         folded = base.compacted.get(shard.id, 0)
-        floors = core.tails.manifests(core.table_site(shard.id)).floors.load()
+        floors = core.log(shard.id).manifests.floors.load()
         waits = any(table.generation > folded for table in manifest.sstables)
-        if waits or core.log_of(manifest, floors)[1] > manifest.replay_after:
+        if waits or core.log(manifest.shard_id).end(manifest, floors)[1] > manifest.replay_after:
             raise CommitConflict(
                 f"{core.uri}: shard {shard.id} is outside the routing and holds rows that are not"
                 " in the base yet. A shard's own reads, and writes that read first (insert, update,"

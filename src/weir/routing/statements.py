@@ -203,7 +203,7 @@ def settle_shard(core: Core, writer: ShardWriter) -> None:
 
 def raise_mark(core: Core, shard: UUID, mark: int) -> None:
     """Raise a shard's mark of statements, and drop the old ones once it is over."""
-    floors = core.tails.manifests(core.table_site(shard)).floors
+    floors = core.log(shard).manifests.floors
     floors.raise_to("statement", mark)
     if not is_open_mark(mark):
         floors.trim(floors.load())

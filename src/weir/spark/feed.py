@@ -155,8 +155,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             load = load_number(core)
         if consumer is not None:
             standing = held_positions(core, start, consumer, load)
-            known = consumer.load()
-            return offset_of(standing, load if known is None else known)
+            known = consumer.standing()
+            return offset_of(standing, load if known is None or known.load is None else known.load)
         return offset_of(starting_positions(core, start), load)
 
     def _begins(self) -> tuple[dict[UUID, int], int | None]:

@@ -75,7 +75,7 @@ class ImageFeed(WeirFeed):
         through = positions_at(table.core, pinned.shards, pinned.base_version)
         consumer = self._named()
         begin = _offset_at(table, pinned)
-        standing = consumer.register(through, load=begin["load"])
+        standing = consumer.register(through, load=begin["load"]).held or {}
         late = passed_by(table.core, standing)
         if standing == through and late:
             consumer.forget()

@@ -14,9 +14,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from weir.errors import StoreError
+
+T = TypeVar("T")
 
 Bytes = bytes | bytearray | memoryview
 
@@ -65,6 +67,8 @@ Parts = Callable[[], Iterator[bytes]]
 
 Folder = tuple[list[str], list[Meta]]
 """Names of folders, and objects."""
+Items = list
+"""The store's own `list` hides it."""
 
 
 class Store(Protocol):
@@ -97,23 +101,11 @@ class Store(Protocol):
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """`length` bytes from `start` on (fewer at the end of the object), or `ObjectMissing`."""
 
-    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """The objects in the order of `paths`, fetched concurrently; None for a missing one.
-
-        With `first`, at most that many bytes from the beginning of each.
-        """
-
     def head(self, path: str) -> Meta | None:
         """The object's size, time and ETag, or None."""
 
-    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """`head` for several paths, concurrently."""
-
     def list(self, prefix: str) -> Iterator[Meta]:
         """Every object below the folder `prefix`, recursively, in no promised order."""
-
-    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """`list` for several folders, concurrently: one round of requests for many shards."""
 
     def list_folder(self, prefix: str) -> Folder:
         """Names of the folders directly below `prefix` and the objects directly in it.
@@ -126,6 +118,34 @@ class Store(Protocol):
 
     def now(self) -> float:
         """The store's clock, in seconds since 1970 (G-3)."""
+
+    # -- many at once, each as if it were alone --------------------------------------------------
+
+    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> Items[bytes | None]:
+        """The objects in the order of `paths`; None for a missing one.
+
+        With `first`, at most that many bytes from the beginning of each.
+        """
+
+        def one(path: str) -> bytes | None:
+            try:
+                return self.get(path).data if first is None else self.get_range(path, 0, first)
+            except ObjectMissing:
+                return None
+
+        return self.each(one, paths)
+
+    def head_many(self, paths: Sequence[str]) -> Items[Meta | None]:
+        """`head` for several paths."""
+        return self.each(self.head, paths)
+
+    def list_many(self, prefixes: Sequence[str]) -> Items[Items[Meta]]:
+        """`list` for several folders: one round of requests for many shards."""
+        return self.each(lambda prefix: [*self.list(prefix)], prefixes)
+
+    def each(self, request: Callable[[str], T], names: Sequence[str]) -> Items[T]:
+        """The answers to that request for each name, in order."""
+        return [request(name) for name in names]
 
 
 def put_new(store: Store, path: str, data: Bytes) -> None:

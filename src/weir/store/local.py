@@ -22,7 +22,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from weir.env import SYSTEM, Env
 from weir.errors import CorruptEntry, InvalidInput, StoreDenied, StoreError, StoreUnsuitable
@@ -36,6 +36,7 @@ from weir.store.api import (
     ObjectMissing,
     Parts,
     RootMissing,
+    Store,
 )
 from weir.store.folders import Folders, meta_of
 from weir.store.paths import check, check_folder
@@ -56,7 +57,7 @@ _FOLDER_RACES = 8
 """How often a put recreates its folder after a concurrent delete has removed it as empty."""
 
 
-class LocalStore:
+class LocalStore(Store):
     """A folder of the local file system; safe for many threads and processes."""
 
     def __init__(
@@ -176,52 +177,28 @@ class LocalStore:
 
     def get(self, path: str) -> Blob:
         """Open, stat, read: the bytes and the metadata belong to the same file."""
-        try:
-            file, status = self._open_object(check(path))
-            try:
-                data = _read(file, self._whole(status, path))
-            finally:
-                os.close(file)
-        except OSError as error:
-            if error.errno in _MISSING and not self._is_missing(path):
-                return self.get(path)
-            raise self._failed(error, path) from error
+        data, status = self._read(path, lambda status: (0, self._whole(status, path)))
         return Blob(data, meta_of(path, status))
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """One positioned read."""
+        # Python allocates the full length requested: a megabyte for an entry of 2 KB.
+        return self._read(path, lambda s: (start, min(length, max(0, s.st_size - start))))[0]
+
+    def _read(
+        self, path: str, part: Callable[[os.stat_result], tuple[int, int]]
+    ) -> tuple[bytes, os.stat_result]:
+        """Where `part` says the wanted bytes are in the file, and how many, and the file's stat."""
         try:
             file, status = self._open_object(check(path))
             try:
-                # Python allocates the full length requested: a megabyte for an entry of 2 KB.
-                return _read_at(file, start, min(length, max(0, status.st_size - start)))
+                return _read_at(file, *part(status)), status
             finally:
                 os.close(file)
         except OSError as error:
             if error.errno in _MISSING and not self._is_missing(path):
-                return self.get_range(path, start, length)
+                return self._read(path, part)
             raise self._failed(error, path) from error
-
-    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """One after the other: a read is faster than handing it to another thread."""
-        return [self._read_some(path, first) for path in paths]
-
-    def _read_some(self, path: str, first: int | None) -> bytes | None:
-        try:
-            file, status = self._open_object(check(path))
-            try:
-                if first is None:
-                    return _read(file, self._whole(status, path))
-                return _read(file, min(first, status.st_size))
-            finally:
-                os.close(file)
-        except ObjectMissing:
-            return None
-        except OSError as error:
-            # Checked first: a reader polling for the next entry usually finds nothing.
-            if error.errno not in _MISSING:
-                raise self._failed(error, path) from error
-            return None if self._is_missing(path) else self._read_some(path, first)
 
     def _open_object(self, path: str) -> tuple[int, os.stat_result]:
         """Open a file that is really there: not behind a link, which may lead to another table's
@@ -278,10 +255,6 @@ class LocalStore:
         self._require_file(status, path)
         return meta_of(path, status) if stat.S_ISREG(status.st_mode) else None
 
-    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """One stat each."""
-        return [self.head(path) for path in paths]
-
     def list(self, prefix: str) -> Iterator[Meta]:
         """Walk the folder; objects that vanish during the walk are left out."""
         pending = [check_folder(prefix)]
@@ -289,10 +262,6 @@ class LocalStore:
             folders, objects = self._scan(pending.pop())
             yield from objects
             pending.extend(folders)
-
-    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """One after the other."""
-        return [[*self.list(prefix)] for prefix in prefixes]
 
     def list_folder(self, prefix: str) -> Folder:
         """One folder."""
@@ -460,15 +429,8 @@ def _write(file: int, data: Bytes) -> None:
         rest = rest[written:]
 
 
-def _read(file: int, size: int) -> bytes:
-    data = os.read(file, size)
-    return data if len(data) == size else data + _read_at(file, len(data), size - len(data))
-
-
 def _read_at(file: int, start: int, length: int) -> bytes:
-    parts = []
-    while length > 0 and (part := os.pread(file, length, start)):
-        parts.append(part)
-        start += len(part)
-        length -= len(part)
-    return b"".join(parts)
+    data = os.pread(file, length, start)
+    while len(data) < length and (part := os.pread(file, length - len(data), start + len(data))):
+        data += part
+    return data

@@ -18,6 +18,7 @@ from weir.store.api import (
     ObjectExists,
     ObjectMissing,
     Parts,
+    Store,
 )
 from weir.store.paths import check, check_folder
 
@@ -38,7 +39,7 @@ class _Shelf:
 _SHELVES: dict[str, _Shelf] = {}
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A folder of a named in-memory store; without a name it is private."""
 
     def __init__(self, name: str = "", prefix: str = "", *, env: Env = SYSTEM) -> None:
@@ -82,19 +83,10 @@ class MemoryStore:
         """A slice."""
         return self.get(path).data[start : start + max(length, 0)]
 
-    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """One lookup each."""
-        found = [self._shelf.blobs.get(self._lead + check(path)) for path in paths]
-        return [None if blob is None else blob.data[:first] for blob in found]
-
     def head(self, path: str) -> Meta | None:
         """One lookup."""
         blob = self._shelf.blobs.get(self._lead + check(path))
         return None if blob is None else blob.meta
-
-    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """One lookup each."""
-        return [self.head(path) for path in paths]
 
     def list(self, prefix: str) -> Iterator[Meta]:
         """A snapshot of the names below the folder, sorted."""
@@ -105,10 +97,6 @@ class MemoryStore:
                 (path, blob) for path, blob in self._shelf.blobs.items() if path.startswith(lead)
             ]
         return iter([blob.meta for _, blob in sorted(found, key=lambda item: item[0])])
-
-    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """One after the other."""
-        return [[*self.list(prefix)] for prefix in prefixes]
 
     def list_folder(self, prefix: str) -> Folder:
         """The names below the folder, grouped by their next part."""

@@ -28,15 +28,13 @@ from weir.store.api import (
     ObjectMissing,
     Parts,
     RootMissing,
+    Store,
 )
 from weir.store.object_errors import OutOfRange, headline, says_no_bucket, translate
 from weir.store.paths import check, check_folder
 
 T = TypeVar("T")
 
-_CONCURRENCY = 64
-"""Requests in flight for get_many, head_many and list_many: a read of a thousand shards waits for
-rounds of requests, not for each request in turn."""
 _TIMEOUTS = {"timeout": "60s", "connect_timeout": "5s"}
 """For a whole request, body included, and for connecting; `storage_options` may override them."""
 _PART_BYTES = 32 << 20
@@ -79,7 +77,7 @@ _RUNTIME: dict[str, ForkGuard] = {}
 _KINDS: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}
 
 
-class ObjStore:
+class ObjStore(Store):
     """One prefix of one bucket."""
 
     def __init__(
@@ -205,12 +203,6 @@ class ObjStore:
             return b""
         raise StoreError(f"{self._uri}/{path}: the store refused bytes {start} to {start + length}")
 
-    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """One GET each, concurrently."""
-        return self._env.threads.map(
-            lambda path: self._try_get(path, first), list(paths), workers=_CONCURRENCY
-        )
-
     def head(self, path: str) -> Meta | None:
         """One HEAD."""
         check(path)
@@ -219,22 +211,12 @@ class ObjStore:
         except ObjectMissing:
             return None
 
-    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """One HEAD each, concurrently."""
-        return self._env.threads.map(self.head, list(paths), workers=_CONCURRENCY)
-
     def list(self, prefix: str) -> Iterator[Meta]:
         """One LIST per thousand objects."""
         folder = check_folder(prefix)
         pages = iter(obstore.list(self._store, folder or None, chunk_size=_LIST_PAGE))
         while page := self._run(folder, lambda: next(pages, None)):
             yield from [_meta(item["path"], item) for item in page]
-
-    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """One LIST each, concurrently."""
-        return self._env.threads.map(
-            lambda prefix: [*self.list(prefix)], [*prefixes], workers=_CONCURRENCY
-        )
 
     def list_folder(self, prefix: str) -> Folder:
         """One LIST with a delimiter per thousand entries."""
@@ -273,12 +255,6 @@ class ObjStore:
         if meta is None:
             raise StoreError(f"{self._uri}: an object just written was not found; try again")
         return meta.last_modified
-
-    def _try_get(self, path: str, first: int | None) -> bytes | None:
-        try:
-            return self.get(path).data if first is None else self.get_range(path, 0, first)
-        except ObjectMissing:
-            return None
 
     def _run(self, path: str, call: Callable[[], T], *, write: bool = False) -> T:
         _RUNTIME.setdefault("home", ForkGuard(self._env))

@@ -6,15 +6,11 @@ renewed too late is lost: the job would begin again, and again (L-4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from weir.pace import Pace
 from weir.store.api import Blob, Bytes, Folder, Meta, Parts, Store
-
-T = TypeVar("T")
-Items = list
-"""The store's own `list` hides it."""
 
 PAGE: Final = 1000
 """Objects that one request lists or deletes, on the stores that do it in bulk."""
@@ -22,7 +18,7 @@ _CLOCK: Final = 3
 """Requests of a look at the store's clock: it writes an object, and deletes it."""
 
 
-class PacedStore:
+class PacedStore(Store):
     """Any store, at the pace of a keeper."""
 
     def __init__(self, inner: Store, pace: Pace) -> None:
@@ -73,20 +69,10 @@ class PacedStore:
         self._pace.charge(0, len(data))
         return data
 
-    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """As many at once as a second allows."""
-        found = self._in_parts(paths, lambda some: self.inner.get_many(some, first=first))
-        self._pace.charge(0, sum(len(data) for data in found if data is not None))
-        return found
-
     def head(self, path: str) -> Meta | None:
         """In its turn."""
         self._pace.wait()
         return self.inner.head(path)
-
-    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """As many at once as a second allows."""
-        return self._in_parts(paths, self.inner.head_many)
 
     def list(self, prefix: str) -> Iterator[Meta]:
         """In its turn; a page of objects counts as a request."""
@@ -95,10 +81,6 @@ class PacedStore:
             yield meta
             if number % PAGE == 0:
                 self._pace.wait()
-
-    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """As many at once as a second allows."""
-        return self._in_parts(prefixes, self.inner.list_many)
 
     def list_folder(self, prefix: str) -> Folder:
         """In its turn."""
@@ -115,13 +97,3 @@ class PacedStore:
         """Counted; never waits: a time is old when it comes late."""
         self._pace.charge(_CLOCK)
         return self.inner.now()
-
-    def _in_parts(
-        self, paths: Sequence[str], call: Callable[[Sequence[str]], Sequence[T]]
-    ) -> Items[T]:
-        done: Items[T] = []
-        while len(done) < len(paths):
-            some = paths[len(done) :][: self._pace.at_once]
-            self._pace.wait(len(some))
-            done += call(some)
-        return done

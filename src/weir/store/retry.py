@@ -1,12 +1,10 @@
 """Bounded retries around a store, which also settle the outcome of lost answers (F-9).
 
-Many reads at once are tried together; after a failure each is made by itself, with retries of its
-own: where one request in a hundred fails, 512 of them hardly ever succeed together. Reads, lists,
-deletes, plain puts and copies are repeated as they are. A put-if-absent is repeated with the same
-bytes; if a retry finds an object, that object is read and compared: equal bytes mean that the first
-attempt was applied. Callers make their bytes unique (a writer id, an epoch), since another writer's
-equal bytes would count as theirs. If the outcome stays unknown, the call raises `LostAnswer`
-(F-11).
+Reads, lists, deletes, plain puts and copies are repeated as they are. A put-if-absent is repeated
+with the same bytes; if a retry finds an object, that object is read and compared: equal bytes mean
+that the first attempt was applied. Callers make their bytes unique (a writer id, an epoch), since
+another writer's equal bytes would count as theirs. If the outcome stays unknown, the call raises
+`LostAnswer` (F-11).
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from weir.store.api import (
     Blob,
     Bytes,
     Folder,
+    Items,
     LostAnswer,
     Meta,
     ObjectExists,
@@ -36,16 +35,14 @@ from weir.store.api import (
 )
 
 T = TypeVar("T")
-U = TypeVar("U")
-Items = list
-"""The store's own `list` hides it."""
 
 logger = logging.getLogger("weir.store")
 
 _FINAL = (StoreDenied, StoreUnsuitable, RootMissing)
 """Errors that a retry cannot change."""
-_AFTER_A_FAILURE: Final = 16
-"""Requests in flight when many are made one by one: fewer than at first, for a throttled store."""
+_TOGETHER: Final = 64
+"""Requests in flight of many: a read of a thousand shards waits for rounds of requests, not for
+each request in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class RetryPolicy:
 DEFAULT = RetryPolicy()
 
 
-class RetryingStore:
+class RetryingStore(Store):
     """Any store, with retries. `requests` counts calls to the inner store by verb, retries too."""
 
     def __init__(self, inner: Store, env: Env, policy: RetryPolicy = DEFAULT) -> None:
@@ -135,26 +132,9 @@ class RetryingStore:
         """Repeated."""
         return self._repeat("get_range", lambda: self.inner.get_range(path, start, length))
 
-    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """Together, and one by one after a failure."""
-
-        def one(path: str) -> bytes | None:
-            try:
-                return self.get(path).data if first is None else self.get_range(path, 0, first)
-            except ObjectMissing:
-                return None
-
-        return self._many(
-            "get_many", lambda: self.inner.get_many(paths, first=first), one, list(paths)
-        )
-
     def head(self, path: str) -> Meta | None:
         """Repeated."""
         return self._repeat("head", lambda: self.inner.head(path))
-
-    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """Together, and one by one after a failure."""
-        return self._many("head_many", lambda: self.inner.head_many(paths), self.head, list(paths))
 
     def list(self, prefix: str) -> Iterator[Meta]:
         """Repeated from the start after a failure; objects already yielded are skipped."""
@@ -176,15 +156,6 @@ class RetryingStore:
             if next(attempts, None) is None:
                 raise failed
 
-    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """Together, and one by one after a failure."""
-        return self._many(
-            "list_many",
-            lambda: self.inner.list_many(prefixes),
-            lambda prefix: [*self.list(prefix)],
-            [*prefixes],
-        )
-
     def list_folder(self, prefix: str) -> Folder:
         """Repeated."""
         return self._repeat("list_folder", lambda: self.inner.list_folder(prefix))
@@ -196,6 +167,13 @@ class RetryingStore:
     def now(self) -> float:
         """Repeated."""
         return self._repeat("now", self.inner.now)
+
+    def each(self, request: Callable[[str], T], names: Sequence[str]) -> Items[T]:
+        """Concurrently, each with retries of its own: where one request in a hundred fails, 512 of
+        them hardly ever succeed together. Files one after the other: reading one takes less time
+        than handing it to another thread."""
+        workers = 1 if is_local(self.inner) else _TOGETHER
+        return self._env.threads.map(request, [*names], workers=workers)
 
     def _timed(self, verb: str, call: Callable[[], T]) -> T:
         """Measure a call, whatever becomes of it."""
@@ -219,20 +197,6 @@ class RetryingStore:
             raise
         except StoreError as error:
             return self._again(verb, call, error)
-
-    def _many(
-        self, verb: str, together: Callable[[], T], one: Callable[[str], U], items: Items[str]
-    ) -> T | Items[U]:
-        self.requests[verb] += 1
-        try:
-            return self._timed(verb, together) if self._env.meters.is_on else together()
-        except _FINAL:
-            raise
-        except StoreError:
-            if next(self._pauses(), None) is None:
-                raise
-        workers = 1 if is_local(self.inner) else _AFTER_A_FAILURE
-        return self._env.threads.map(one, items, workers=workers)
 
     def _again(self, verb: str, call: Callable[[], T], last: StoreError) -> T:
         for _ in self._pauses():

@@ -24,12 +24,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 from weir.env import SYSTEM, Env
 from weir.errors import StoreDenied, StoreError
-from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, ObjectMissing, Parts, Store
+from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, Parts, Store
 from weir.testing.faults import WRITES, Action, Crash, Event, Fault, Gate, Held
 
 __all__ = ["Crash", "Event", "Fault", "FaultBuilder", "FaultStore", "Gate", "Held"]
@@ -123,7 +122,7 @@ class FaultBuilder:
         return self._store.add(replace(self._fault, action=action, times=times, **more))
 
 
-class FaultStore:
+class FaultStore(Store):
     """Any store, with faults. As thread-safe as the inner store."""
 
     def __init__(self, inner: Store, plan: Sequence[Fault] = (), *, env: Env = SYSTEM) -> None:
@@ -209,34 +208,13 @@ class FaultStore:
         """See `Store`."""
         return self._call("get_range", [path], lambda: self.inner.get_range(path, start, length))
 
-    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """One `get` each, so that faults strike single objects."""
-        found: list[bytes | None] = []
-        for path in paths:
-            try:
-                found.append(self._call("get", [path], partial(self._beginning, path, first)))
-            except ObjectMissing:
-                found.append(None)
-        return found
-
-    def _beginning(self, path: str, first: int | None) -> bytes:
-        return self.inner.get(path).data if first is None else self.inner.get_range(path, 0, first)
-
     def head(self, path: str) -> Meta | None:
         """See `Store`."""
         return self._call("head", [path], lambda: self.inner.head(path))
 
-    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """One `head` each."""
-        return [self.head(path) for path in paths]
-
     def list(self, prefix: str) -> Iterator[Meta]:
         """See `Store`; the whole listing is read at once."""
         return self._call("list", [prefix], lambda: iter(tuple(self.inner.list(prefix))))
-
-    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """One `list` each."""
-        return [[*self.list(prefix)] for prefix in prefixes]
 
     def list_folder(self, prefix: str) -> Folder:
         """See `Store`."""

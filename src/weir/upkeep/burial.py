@@ -28,10 +28,10 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.log.fence import claim_shard
 from weir.log.floors import FloorKind
+from weir.log.headers import fences_among
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.log.stored_fences import fences_among
 from weir.records.places import BESIDE_THE_DATA
 from weir.routing.core import Core
 from weir.store.api import Meta, RootMissing, Store

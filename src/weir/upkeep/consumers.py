@@ -92,8 +92,9 @@ def hold_from(
     If collection was faster, it begins where the log begins; `SnapshotExpired`, and no consumer,
     if the place was to be exactly that one.
     """
-    standing = consumer.register(wanted, load=load)
-    if not consumer.is_beginning:  # guard: P-3 always
+    registered = consumer.register(wanted, load=load)
+    standing = registered.held or {}
+    if not registered.begins:  # guard: P-3 always
         return standing  # registered before, and its floors were checked
     # Also for an attempt that registered the consumer and failed before this check.
     late = passed_by(core, standing)

@@ -248,7 +248,7 @@ def _durable_pin(core: Core, shard: UUID) -> ShardCut | None:
         if writer is None or acknowledged is None or writer.epoch != manifest.writer_epoch:
             # K-9: our writer knows nothing of a shard that another writer has claimed.
             try:
-                tip = core.log_of(manifest, floors)[1]
+                tip = core.log(manifest.shard_id).end(manifest, floors)[1]
             except SnapshotExpired:
                 continue  # the log moved while we read it (S-3)
         else:
@@ -307,7 +307,7 @@ def _cut(core: Core, writer: ShardWriter) -> ShardManifest | None:
     with it. A writer that has already ended reports that here once, as in any flush (F-16); of a
     sealed shard the heirs take its rows (C-11).
     """
-    manifests = core.tails.manifests(writer.site)
+    manifests = core.log(writer.site.shard).manifests
     sealed = manifests.latest()
     if sealed is not None and sealed.status is Status.SEALED:
         return None
@@ -343,7 +343,7 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
         if manifest is None:
             return None
         try:
-            site, tip = core.log_of(manifest, floors)
+            site, tip = core.log(manifest.shard_id).end(manifest, floors)
         except SnapshotExpired:
             continue  # the log moved while we read it (S-3)
         if tip <= manifest.replay_after:

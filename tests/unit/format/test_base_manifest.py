@@ -14,8 +14,8 @@ from weir.format.base_manifest import (
     ShardingField,
     ShardingSpec,
     encode_mem_wal_details,
-    parse_base_manifest,
     parse_mem_wal_details,
+    read_mem_wal,
 )
 
 SHARD = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -98,20 +98,18 @@ def lance_file(*, version=3, index_details=None, index_offset=None, offset=None,
 
 
 def test_a_manifest_with_and_without_mem_wal():
-    assert parse_base_manifest(lance_file(), path="m").mem_wal is None
-    got = parse_base_manifest(lance_file(index_details=b"\x60\x01"), path="m")
-    assert got.version == 3
-    assert got.max_field_id == -1
-    assert got.mem_wal is not None
-    assert got.mem_wal.maintain_all
+    assert read_mem_wal(lance_file(), path="m") is None
+    got = read_mem_wal(lance_file(index_details=b"\x60\x01"), path="m")
+    assert got is not None
+    assert got.maintain_all
 
 
 def test_the_version_must_be_that_of_the_name():
     raw = lance_file(version=3)
-    parse_base_manifest(raw, path=f"_versions/{2**64 - 1 - 3:020d}.manifest")
-    parse_base_manifest(raw, path="_versions/3.manifest")
+    read_mem_wal(raw, path=f"_versions/{2**64 - 1 - 3:020d}.manifest")
+    read_mem_wal(raw, path="_versions/3.manifest")
     with pytest.raises(CorruptEntry, match="version 3"):
-        parse_base_manifest(raw, path="_versions/4.manifest")
+        read_mem_wal(raw, path="_versions/4.manifest")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +128,7 @@ def test_the_version_must_be_that_of_the_name():
 )
 def test_damage_is_corrupt_entry_naming_the_object(raw):
     with pytest.raises(CorruptEntry, match=r"some/1\.x"):
-        parse_base_manifest(raw, path="some/1.x")
+        read_mem_wal(raw, path="some/1.x")
 
 
 @given(st.data())
@@ -140,4 +138,4 @@ def test_mutated_manifests_never_raise_anything_else(data):
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(CorruptEntry):
-        parse_base_manifest(bytes(raw), path="m")
+        read_mem_wal(bytes(raw), path="m")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, write_fragments
 
 from weir.errors import MissingEntry
-from weir.format.base_manifest import BaseManifest, MemWalDetails
+from weir.format.base_manifest import MemWalDetails
 from weir.format.expiry import Expire, expire_of
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema, no_rows
@@ -51,11 +51,11 @@ class LanceBase:
     def __init__(
         self,
         dataset: SharedDataset,
-        load_manifest: Callable[[], BaseManifest],
+        load_mem_wal: Callable[[], MemWalDetails | None],
         lookups: FileLookups,
     ) -> None:
         self.dataset = dataset
-        self._load_manifest = load_manifest
+        self._load_mem_wal = load_mem_wal
         self._files = lookups
         self._warned_of_duplicates = False
         self._lookups = 0  # a hint; a count lost between two threads does no harm
@@ -110,7 +110,7 @@ class LanceBase:
     @Lazy
     def mem_wal(self) -> MemWalDetails | None:
         """The MemWAL index entry, or None for a plain Lance dataset. One read, once."""
-        return self._load_manifest().mem_wal
+        return self._load_mem_wal()
 
     def scan(
         self,

@@ -23,6 +23,7 @@ from weir.format import paths
 from weir.format.keys import pk_values
 from weir.format.lance_file import version_name
 from weir.format.lance_manifest import pk_index_tables, rewrite_sstable_manifest
+from weir.format.nested import children
 from weir.format.schema import FIELD_ID, TOMBSTONE_FIELD, TableSchema
 from weir.keys.keyset import newest_rows
 from weir.lake.api import SsTableInfo
@@ -184,18 +185,11 @@ def _field_ids(schema: TableSchema) -> Iterator[int]:
 
 def _ids(field: pa.Field) -> Iterator[int]:
     yield int(field.metadata[FIELD_ID])
-    dtype = field.type
-    if pa.types.is_map(dtype):
+    inside = children(field.type)
+    if pa.types.is_map(field.type):
         # Lance numbers the entries struct too, but Arrow has no place for that id. The struct is
         # created together with its key, and its id comes right before the key's.
-        yield int(dtype.key_field.metadata[FIELD_ID]) - 1
-        children = [dtype.key_field, dtype.item_field]
-    elif pa.types.is_struct(dtype):
-        children = [dtype.field(i) for i in range(dtype.num_fields)]
-    elif dtype.num_fields == 1:
-        children = [dtype.value_field]
-    else:
-        children = []
-    for child in children:
+        yield int(inside[0].metadata[FIELD_ID]) - 1
+    for child in inside:
         if child.metadata and FIELD_ID in child.metadata:
             yield from _ids(child)

@@ -127,7 +127,7 @@ def publish_closed(core: Core, one: ShardSurvey) -> ShardManifest:
     manifest, log = one.manifest, one.log
     if log is None:
         return manifest
-    site, manifests = log.site, core.tails.manifests(log.site)
+    site, manifests = log.site, core.log(log.site.shard).manifests
     try:
         made, covered = _write_closed(core, one, log)
     except (MissingEntry, FencedError) as gone:
