@@ -288,9 +288,7 @@ class Table:
             stop=stop,
             expired=expired,
         )
-        if consumer is not None or since == "now":
-            feed.begin()
-        return feed
+        return feed if consumer is None and since != "now" else self._begun(feed)
 
     def follow(
         self,
@@ -325,6 +323,10 @@ class Table:
             expired=expired,
             with_rows=True,
         )
+        return self._begun(feed)
+
+    def _begun(self, feed: Changes) -> Changes:
+        """A feed to whose caller it matters when it begins: now."""
         feed.begin()
         return feed
 
