@@ -122,8 +122,9 @@ class Table:
     def shards(self) -> list[Shard]:
         """Every shard, those of the routing first.
 
-        One listing, and two requests for each shard the record does not list.
+        One listing, one head, and two requests for each shard the record does not list.
         """
+        self.core.record_number()  # C-16: of this table, not of one made here since
         return all_shards(self.core)
 
     def shard(self, id_or_value: UUID | Value) -> Shard:
