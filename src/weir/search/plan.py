@@ -202,10 +202,9 @@ class Plan:
         """Sources that rank rows by words, all with the same statistics."""
         if not query.terms:
             return []
-        index = self._base_index(query.column, "text")
         options = self._analyzed(query.column)
         of_levels = [self._level_texts(level, query, options) for level in self.levels]
-        of_base = self._base_texts(query, index)
+        of_base = self._base_texts(query)
         sources = [*of_levels, *of_base]
         # guard: L-1 first test_scores_of_all_levels_compare
         if len(sources) == 1 and isinstance(sources[0], LanceTexts) and sources[0].is_final:
@@ -269,12 +268,13 @@ class Plan:
             self._with_words[query.column, level] = known
         return ScannedTexts(known, query)
 
-    def _base_texts(self, query: TextQuery, index: IndexInfo | None) -> list[Texts]:
+    def _base_texts(self, query: TextQuery) -> list[Texts]:
         if self.base is None:
             return []
         if not self.base.is_lance:
             return [MemoryTexts(self._of_base(self.base), query, self._key)]
         dataset = self.base.dataset
+        index = index_of(self._indexes(dataset), query.column, "text")
         covered = frozenset() if index is None else index.fragments
         rest = [number for number, _ in self.base.fragments() if number not in covered]
         sources: list[Texts] = []
@@ -351,28 +351,25 @@ class Plan:
         key = (dataset.uri, dataset.version)
         return self.cache.known.get_or_make(key, lambda: dataset_indexes(dataset), lambda _: 1)
 
-    def _base_index(self, column: str, kind: str) -> IndexInfo | None:
-        if self.base is None or not self.base.is_lance:
-            return None
-        return index_of(self._indexes(self.base.dataset), column, kind)
+    def _index(self, column: str, kind: str) -> IndexInfo | None:
+        """That of the base; if it has none yet, one that writers maintain in SSTables."""
+        datasets = [level.dataset for level in self.levels if _is_current(level)]
+        if self.base is not None and self.base.is_lance:
+            datasets.insert(0, self.base.dataset)
+        for dataset in datasets:
+            found = index_of(self._indexes(dataset), column, kind)
+            if found is not None:
+                return found
+        return None
 
     def _metric(self, column: str) -> str:
-        index = self._base_index(column, "vector") or self._sstable_index(column, "vector")
+        index = self._index(column, "vector")
         return index.metric if index is not None and index.metric in METRICS else "l2"
 
     def _analyzed(self, column: str) -> dict[str, Any]:
-        """How the text index of the base splits words; that of SSTables if the base has none."""
-        index = self._base_index(column, "text") or self._sstable_index(column, "text")
+        """How the text index splits words."""
+        index = self._index(column, "text")
         return {} if index is None else index.analyzer
-
-    def _sstable_index(self, column: str, kind: str) -> IndexInfo | None:
-        """An index that writers maintain in SSTables, but that the base does not have yet."""
-        for level in self.levels:
-            if _is_current(level):
-                found = index_of(self._indexes(level.dataset), column, kind)
-                if found is not None:
-                    return found
-        return None
 
 
 def _is_current(level: Level) -> TypeGuard[LanceSsTable]:
