@@ -113,10 +113,14 @@ class CommonLevel:
             if is_all:
                 whole.add(cut.shard)
         parts: dict[UUID, tuple[CommonPart, pa.RecordBatch | None]] = {}
-        # guard: L-5 last test_many_shards_look
         if before is not None and before.base.schema.is_same(base.schema):
             found = {shard: before.parts.get(shard) for shard in wanted}
-            parts = {s: part for s, part in found.items() if part and part[0] == wanted[s][1]}
+            parts = {
+                shard: part
+                for shard, part in found.items()
+                if part is not None
+                if part[0] == wanted[shard][1]  # guard: L-5 test_many_shards_look
+            }
         stale = [wanted[shard] for shard in wanted if shard not in parts]
         loaded = env.threads.map(lambda one: load(*one), stale, workers=16)
         parts |= {cut.shard: (want, rows) for (cut, want), rows in zip(stale, loaded, strict=True)}
