@@ -42,7 +42,6 @@ from weir.config import WriterConfig, chosen_config
 from weir.database import Database as SyncDatabase
 from weir.database import Name
 from weir.database import connect as sync_connect
-from weir.durations import Duration
 from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput
 from weir.format.expiry import Expire
@@ -52,7 +51,7 @@ from weir.log.entry import Token
 from weir.read.changes import Bookmark, Change
 from weir.read.changes import Changes as SyncChanges
 from weir.read.scan import Scan as SyncScan
-from weir.records.consumers import TTL
+from weir.routing.core import Core
 from weir.routing.own import ShardName
 from weir.routing.placing import placing
 from weir.routing.receipt import Receipt
@@ -62,7 +61,6 @@ from weir.shard.request import WriteCounts
 from weir.shard.stats import WriterStats
 from weir.table import Table as SyncTable
 from weir.types import Filter, Key, Keys, Params, Row, Rows
-from weir.upkeep.consumers import open_feed
 from weir.upkeep.due import KeepPolicy, Upkeep
 from weir.upkeep.due import due as sync_due
 
@@ -157,6 +155,29 @@ def _scanned(
     return scan
 
 
+class _Unbegun(SyncTable):
+    """The verbs of a table's feeds, without a request: these begin with their first change."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def _begun(self, feed: SyncChanges) -> SyncChanges:
+        return feed
+
+
+def _fed(
+    verb: Callable[Concatenate[SyncTable, P], SyncChanges],
+) -> Callable[Concatenate[Table, P], Changes]:
+    """A verb that makes a feed."""
+
+    @functools.wraps(verb)
+    def feed(self: Table, /, *args: P.args, **options: P.kwargs) -> Changes:
+        core = self.sync.core
+        return Changes(verb(_Unbegun(core), *args, **options), core.env)
+
+    return feed
+
+
 class Scan:
     """A read of the table: iterate over its batches, or await all of its rows."""
 
@@ -197,8 +218,9 @@ class Scan:
 class Changes:
     """The change feed: an asynchronous iterator of `Change`; `bookmark` says where to resume.
 
-    It may be left, by `break`, a timeout, a cancelled task or an error, and taken up again: it
-    continues after the last change handed out.
+    It begins when it is first asked for a change, or by `await changes.begin()`: "now" is then. It
+    may be left, by `break`, a timeout, a cancelled task or an error, and taken up again: it
+    continues after the last change handed out. `stop` is called in the loop and in threads.
     """
 
     def __init__(self, sync: SyncChanges, env: Env) -> None:
@@ -230,7 +252,7 @@ class Changes:
                 return change
             pause = self.sync.pause
             if pause is None:
-                await asyncio.to_thread(self._settle)
+                await self._threaded(self.sync.settle)
                 self._has_ended = True
             else:
                 # A waiting follower occupies no thread.
@@ -246,17 +268,17 @@ class Changes:
                 rounds -= 1
             else:
                 yield change
-        await asyncio.to_thread(self._settle)
+        await self._threaded(self.sync.settle)
 
     async def begin(self) -> None:
         """Find out where the feed begins, with the requests that takes; the first change does it
         otherwise."""
-        await asyncio.to_thread(self._begin)
+        await self._threaded(self.sync.begin)
 
     async def commit(self) -> Bookmark:
         """Save that the consumer is done with every change handed out so far; see
         `weir.Changes.commit`."""
-        return await asyncio.to_thread(self._commit)
+        return await self._threaded(self.sync.commit)
 
     async def _next(self) -> Change | None:
         loop = asyncio.get_running_loop()
@@ -269,17 +291,14 @@ class Changes:
             await asyncio.shield(running)
         return self.sync.hand_over(self._fetched.pop())
 
-    def _begin(self) -> None:
-        with self._lock:
-            self.sync.begin()
+    async def _threaded(self, call: Callable[[], T]) -> T:
+        """Run a call that nothing else of this feed runs beside, in a thread."""
 
-    def _commit(self) -> Bookmark:
-        with self._lock:
-            return self.sync.commit()
+        def run() -> T:
+            with self._lock:
+                return call()
 
-    def _settle(self) -> None:
-        with self._lock:
-            self.sync.settle()
+        return await asyncio.to_thread(run)
 
     def _fetch(self) -> None:
         with self._lock:
@@ -463,61 +482,6 @@ class Table:
         make = functools.partial(self.sync.writer, config, shards=shards)
         return TableWriter(make, waits=waits)
 
-    def changes(
-        self,
-        since: Bookmark | str | None = None,
-        follow: bool = False,  # noqa: FBT001, FBT002  the contract's spelling
-        *,
-        poll: float = 0.1,
-        stop: Callable[[], bool] = lambda: False,
-        expired: bool = False,
-        consumer: str | None = None,
-        consumer_ttl: Duration = TTL,
-    ) -> Changes:
-        """The log of all shards as an asynchronous iterator of `Change`, from `since` on.
-
-        With `follow` it waits for more, until `stop()` is true or its task is cancelled; `stop` is
-        called in the loop and in threads. The feed begins when it is first asked for a change, or
-        by `await changes.begin()`: "now" is then. See `weir.Table.changes`.
-        """
-        feed = open_feed(
-            self.sync.core,
-            since,
-            consumer=consumer,
-            ttl=consumer_ttl,
-            follow=follow,
-            poll=poll,
-            stop=stop,
-            expired=expired,
-        )
-        return Changes(feed, self.sync.core.env)
-
-    def follow(
-        self,
-        consumer: str | None = None,
-        since: Bookmark | str | None = None,
-        *,
-        once: bool = False,
-        poll: float = 0.1,
-        stop: Callable[[], bool] = lambda: False,
-        expired: bool = False,
-        consumer_ttl: Duration = TTL,
-    ) -> Changes:
-        """The rows of now, then every change from exactly that moment; see `weir.Table.follow` and
-        `changes`."""
-        feed = open_feed(
-            self.sync.core,
-            since,
-            consumer=consumer,
-            ttl=consumer_ttl,
-            follow=not once,
-            poll=poll,
-            stop=stop,
-            expired=expired,
-            with_rows=True,
-        )
-        return Changes(feed, self.sync.core.env)
-
     async def shard_of(self, row_or_key: Row | Key) -> Shard:
         """The shard that takes a row, in the loop; see `weir.Table.shard_of`. The first call of a
         handle makes a request, in a thread."""
@@ -526,6 +490,8 @@ class Table:
         return await asyncio.to_thread(self.sync.shard_of, row_or_key)
 
     scan = _scanned(SyncTable.scan)
+    changes = _fed(SyncTable.changes)
+    follow = _fed(SyncTable.follow)
     clone = _made(SyncTable.clone)
     shards_of = _awaited(SyncTable.shards_of)
     refresh = _awaited(SyncTable.refresh)

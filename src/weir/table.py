@@ -122,8 +122,9 @@ class Table:
     def shards(self) -> list[Shard]:
         """Every shard, those of the routing first.
 
-        One listing, and two requests for each shard the record does not list.
+        One listing, one head, and two requests for each shard the record does not list.
         """
+        self.core.record_number()  # C-16: of this table, not of one made here since
         return all_shards(self.core)
 
     def shard(self, id_or_value: UUID | Value) -> Shard:
@@ -288,9 +289,7 @@ class Table:
             stop=stop,
             expired=expired,
         )
-        if consumer is not None or since == "now":
-            feed.begin()
-        return feed
+        return feed if consumer is None and since != "now" else self._begun(feed)
 
     def follow(
         self,
@@ -325,6 +324,10 @@ class Table:
             expired=expired,
             with_rows=True,
         )
+        return self._begun(feed)
+
+    def _begun(self, feed: Changes) -> Changes:
+        """A feed to whose caller it matters when it begins: now."""
         feed.begin()
         return feed
 

@@ -1,6 +1,7 @@
 """What `import weir` shows: one sorted list, each name documented, every signature typed."""
 
 import ast
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 import weir
 import weir.aio
 import weir.spark
+from weir.search.options import SearchOptions
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
 
@@ -114,3 +116,22 @@ def test_no_message_names_a_rule_by_its_code() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 told = node.value not in texts and code.search(node.value)
                 assert not told, f"{path.name}:{node.lineno}: {node.value}"
+
+
+@pytest.mark.parametrize(
+    ("name", "lacking"),
+    [
+        ("Table.search", set()),
+        ("ShardWriter.search", set()),
+        ("Table.hybrid_search", {"distance_range"}),
+        ("aio.Table.search", set()),
+        ("aio.Table.hybrid_search", {"distance_range"}),
+    ],
+)
+def test_every_search_takes_the_options_that_one_class_lists(name: str, lacking: set[str]) -> None:
+    """`SearchOptions` says what each means, its default and what it may be."""
+    taken = inspect.signature(FUNCTIONS[name]).parameters
+    for option in dataclasses.fields(SearchOptions):
+        if option.name not in lacking:
+            parameter = taken[option.name]
+            assert (parameter.default, parameter.annotation) == (option.default, option.type)

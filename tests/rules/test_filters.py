@@ -366,3 +366,28 @@ def test_l3_what_a_filter_cannot_say_is_refused_alike_in_every_level(table, pred
 
 def test_l3_the_name_of_a_column_of_lance_may_be_in_a_text(table):
     assert table.count("s = 'the _rowid'") == 0
+
+
+@pytest.mark.parametrize("name", ["__weir_row", "weir_anchor", "row", "Row", "anchor", "ROW_"])
+def test_a_column_may_have_the_name_of_one_that_a_read_adds(tmp_path, name):
+    """Reads number rows and anchor expressions by columns of their own beside the caller's."""
+    schema = pa.schema([("id", pa.int64()), (name, pa.int64()), ("text", pa.utf8())])
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    with table.writer() as writer:
+        writer.put([{"id": n, name: n, "text": "fox"} for n in range(3)])
+    table.compact(fold_wal=True)
+    with table.writer() as writer:
+        writer.put([{"id": n, name: n, "text": "fox"} for n in range(3, 6)])
+        for passing in (f"`{name}` >= 2", pc.field(name) >= 2, "id >= 2"):
+            assert sorted(table.search("text", "fox", filter=passing)["id"].to_pylist()) == [
+                *range(2, 6)
+            ]
+            assert table.count(passing) == 4
+        computed = table.scan(columns={"id": "id", "more": f"`{name}` + 1"}).to_table()
+        assert computed["more"].to_pylist() == [number + 1 for number in computed["id"].to_pylist()]
+        writer.update_where(f"`{name}` >= 4", {name: f"`{name}` * 10"})
+        writer.put(
+            [{"id": 4, name: 1, "text": "fox"}], when=f"incoming.`{name}` < current.`{name}`"
+        )
+    found = table.scan(columns=["id", name], order_by="id").to_table()
+    assert found[name].to_pylist() == [0, 1, 2, 3, 1, 50]

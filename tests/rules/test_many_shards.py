@@ -5,7 +5,7 @@ import pytest
 
 import weir
 from tests.support.tables import count_requests
-from weir.merge.levels import MemView
+from weir.merge.levels import MemLevel
 from weir.read import common
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import take_snapshot
@@ -66,7 +66,7 @@ def test_l2_what_many_shards_hold_is_one_level(tmp_path):
         writer.flush()
         put(writer, range(0, 60, 2), 1)
         (level,) = levels_of(table)
-        assert isinstance(level, MemView)
+        assert isinstance(level, MemLevel)
         expected = {i: 1 - i % 2 for i in range(60)}
         assert found(table) == expected
         writer.delete([0, 1])

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
 from weir.format.nested import as_type, loose
-from weir.lake.filters import filter_columns, passing
+from weir.lake.filters import filter_columns, free_name, passing
 from weir.lake.lance_errors import plain_text
 from weir.lake.params import require_text
 from weir.lake.whole_buffers import for_lance
@@ -26,8 +26,6 @@ from weir.types import Filter
 CURRENT: Final = "current"
 INCOMING: Final = "incoming"
 
-_ANCHOR: Final = "weir_anchor"
-"""A column added to the caller's: Lance evaluates no expression that names no column."""
 _STORAGE: Final = "2.2"
 """The first file version with maps; in earlier ones, up to 2.0, no struct can be null."""
 
@@ -114,7 +112,9 @@ def _expression_mask(rows: pa.Table, condition: pc.Expression, what: str) -> pa.
 def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
     require_text(text, what)
     bare = [pa.field(f.name, f.type) for f in rows.schema]
-    fields = pa.schema([*bare, pa.field(_ANCHOR, pa.int8())])
+    # A column beside the caller's: Lance evaluates no expression that names no column.
+    name = free_name("anchor", rows.column_names)
+    fields = pa.schema([*bare, pa.field(name, pa.int8())])
     anchor = pa.repeat(pa.scalar(0, pa.int8()), rows.num_rows)
     anchored = pa.Table.from_arrays([*rows.columns, anchor], schema=fields)
     try:
@@ -122,9 +122,7 @@ def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
         dataset = lance.write_dataset(
             for_lance(anchored), "memory://rows", data_storage_version=_STORAGE
         )
-        scanner = dataset.scanner(
-            columns={_ANCHOR: _ANCHOR, "value": f"({text}\n)"}, scan_in_order=True
-        )
+        scanner = dataset.scanner(columns={name: name, "value": f"({text}\n)"}, scan_in_order=True)
         table = scanner.to_table()
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
         # Everything is in memory, so only the text can be wrong.

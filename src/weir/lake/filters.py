@@ -8,7 +8,7 @@ that Substrait has no type of its own for (unsigned numbers, large text and byte
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import lance
@@ -26,7 +26,6 @@ from weir.lake.whole_buffers import for_lance
 
 Mask = npt.NDArray[np.bool_]
 
-_ROW: Final = "__weir_row"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError)
 _EXTENSIONS: Final = b"extension_types"
@@ -34,6 +33,14 @@ _EXTENSIONS: Final = b"extension_types"
 _OF_LANCE: Final = re.compile(rf"\b({'|'.join(OF_LANCE)})\b", re.IGNORECASE)
 _UNKNOWN: Final = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 _QUOTED: Final = re.compile(r"'(?:[^']|'')*'")
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name of a column beside those: `name`, made longer until no other has it, in any case."""
+    folded = {one.lower() for one in taken}
+    while name in folded:
+        name += "_"
+    return name
 
 
 def filter_columns(filter: Any, names: Sequence[str]) -> list[str]:
@@ -152,9 +159,10 @@ def filter_rows(
 
 def passing(rows: pa.Table, filter: Any, *, known: Sequence[str] | None = None) -> Mask:
     """True for each of the rows that passes; see `filter_rows`."""
-    numbered = rows.append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+    number = free_name("row", rows.column_names)
+    numbered = rows.append_column(number, pa.array(np.arange(rows.num_rows)))
     mask = np.zeros(rows.num_rows, np.bool_)
-    for batch in filter_rows(numbered, filter, [_ROW], known=known):
+    for batch in filter_rows(numbered, filter, [number], known=known):
         mask[batch.column(0).to_numpy()] = True
     return mask
 

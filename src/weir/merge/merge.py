@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,6 @@ from weir.meters import READ_ROWS
 T = TypeVar("T")
 Belongs = Callable[[pa.RecordBatch], pa.Array]
 """Marks the rows of one shard."""
-Emit = Literal["all", "fresh", "base"]
-"""Which winners a scan returns; an engine that splits a scan reads them separately."""
 
 PLAN_ATTEMPTS: Final = 5
 READ_AHEAD_LEVELS: Final = 8
@@ -72,20 +70,18 @@ def merge_scan(
     batch_size: int | None = None,
     fragments: Sequence[int] | None = None,
     belongs: Belongs | None = None,
-    emit: Emit = "all",
     alive: Alive | None = None,
     env: Env = SYSTEM,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The rows of `levels` (newest first) merged over `base`: their schema, and a stream of them.
 
-    `filter` is SQL text as in Lance, or a pyarrow expression. `fragments` restricts the base, and
-    so does `belongs`, which marks the rows of one shard. Winners that are not `alive` are left out.
+    `filter` is SQL text as in Lance, or a pyarrow expression. With `fragments` only their winners
+    are returned: an engine that splits a scan reads those of the levels by a scan without a base.
+    `belongs` marks the rows of one shard in the base. Winners that are not `alive` are left out.
     Order is not promised. Each level is read once.
     """
-    if limit is not None and limit < 0:
-        raise InvalidInput(f"limit must not be negative, got {limit}")
     target = output_schema(schema, columns)
-    plan = _Plan(tuple(levels), base, schema, target, filter, fragments, belongs, emit, alive, env)
+    plan = _Plan(tuple(levels), base, schema, target, filter, fragments, belongs, alive, env)
     rows = plan.merged(limit) if schema.primary_key else plan.concatenated(limit)
     return target, _limited(rows, limit, batch_size)
 
@@ -275,7 +271,6 @@ class _Plan:
     filter: Any
     fragments: Sequence[int] | None
     belongs: Belongs | None
-    emit: Emit
     alive: Alive | None
     env: Env
 
@@ -284,12 +279,12 @@ class _Plan:
         key = self.schema.primary_key
         seen = no_keys(self.schema, self.levels)
         fresh = self._fresh(seen)
-        if self.emit == "base":
+        if self.fragments is not None:
             for _ in fresh:
                 pass
         else:
             yield from self._filtered(fresh)
-        if self.base is None or self.emit == "fresh":
+        if self.base is None:
             return
         for batch, _, _ in unseen(
             self._base_rows(self.base, limit, masked=len(seen) > 0), seen, key
@@ -319,7 +314,7 @@ class _Plan:
     def _fresh(self, seen: KeySet) -> Iterator[pa.RecordBatch]:
         """Live winners of the fresh levels, in the columns that target and filter need."""
         key = self.schema.primary_key
-        wanted = () if self.emit == "base" else self._wanted
+        wanted = self._wanted if self.fragments is None else ()
         names = list(dict.fromkeys((*key, *wanted)))
         rows_of = pa.schema([self.schema.plain.field(name) for name in names])
         newest = winners(self.levels, self.schema, self.env, columns=names, seen=seen)
@@ -340,11 +335,11 @@ class _Plan:
 
     def concatenated(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """An append-only table: the base, then the levels in the order their rows were put."""
-        if self.base is not None and self.emit != "fresh":
+        if self.base is not None:
             for batch in self._base_rows(self.base, limit, masked=False):
                 if batch.num_rows:
                     yield shaped(batch, self.target)
-        if self.emit == "base":
+        if self.fragments is not None:
             return
         for level in reversed(self.levels):
             names = list(dict.fromkeys(self._wanted)) or self.schema.plain.names
@@ -369,7 +364,7 @@ class _Plan:
 
     def _live(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         live = _live(batch)
-        if self.alive is None or self.emit == "base":
+        if self.alive is None or self.fragments is not None:
             return live
         kept: pa.RecordBatch = self.alive.keep(live)
         return kept

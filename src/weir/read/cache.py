@@ -47,7 +47,8 @@ class ReadCache:
     def __init__(self, env: Env) -> None:
         self._env = env
         kept = _READS_KEPT * env.limits.read_bytes
-        self.common = CommonLevel(env)
+        self.common: CommonLevel | None = None
+        """The last one; of two reads at once the later one's stays."""
         # Entries are keyed by their place, which never holds other bytes.
         self._entries: ByteCache[WalEntry] = ByteCache(kept, env, "entries")
         self._tails: ByteCache[_HeldTail] = ByteCache(kept, env, "tails")

@@ -11,7 +11,6 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -23,9 +22,9 @@ from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.keys.keyset import newest_rows
 from weir.merge.levels import shaped
-from weir.merge.merge import merge_scan, replanned
+from weir.merge.merge import merge_scan
 from weir.read.reader import SnapshotReader
-from weir.read.snapshot import take_snapshot
+from weir.read.scan import with_snapshot
 from weir.routing.core import Core
 
 PAUSE_S: Final = 10.0
@@ -78,18 +77,19 @@ class Expiries:
         self._looked_at = clock.boottime()
         if now <= self.through:
             return  # the rule now keeps rows for longer
-        schema, found = replanned(lambda: self._find(self.through, now), self._core.uri)
+        after = self.through
+        schema, found = with_snapshot(
+            self._core, "durable", None, lambda reader: self._find(reader, after, now)
+        )
         for batch in found:
             for value, part in self._core.router.split(batch):
                 yield self._core.route(value), _told(part, schema)
         self.through = now  # guard: L-11
 
     def _find(
-        self, after: float | None, through: float
+        self, reader: SnapshotReader, after: float, through: float
     ) -> tuple[TableSchema, list[pa.RecordBatch]]:
-        # At time 0 nothing has expired, so this read hides no row.
-        snapshot = replace(take_snapshot(self._core, "durable"), at=0.0)
-        reader = SnapshotReader(self._core, snapshot, passing=False)
+        """The rows that expired between those times. The merge hides none that has expired."""
         told, gone = (self._alive(at, reader.schema) for at in (after, through))
         if told is None or gone is None:
             return reader.schema, []

@@ -63,29 +63,19 @@ def read_part(
     reader: SnapshotReader, part: Part, *, columns: Sequence[str] | None, filter: Any
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one part, fragments in the order of `part.fragments`."""
-    if part.fragments:
+    if not part.fragments:
+        levels = reader.levels(part.shards)
+    else:
         # guard: L-2 never test_a_pass_has_every_row_once
         levels = reader.levels() if reader.schema.primary_key else []
-        _, rows = merge_scan(
-            levels,
-            reader.base,
-            reader.schema,
-            columns=columns,
-            filter=filter,
-            fragments=part.fragments,
-            emit="base",
-            alive=reader.alive,
-            env=reader.core.env,
-        )
-    else:
-        _, rows = merge_scan(
-            reader.levels(part.shards),
-            None,
-            reader.schema,
-            columns=columns,
-            filter=filter,
-            emit="fresh",
-            alive=reader.alive,
-            env=reader.core.env,
-        )
+    _, rows = merge_scan(
+        levels,
+        reader.base if part.fragments else None,
+        reader.schema,
+        columns=columns,
+        filter=filter,
+        fragments=part.fragments or None,
+        alive=reader.alive,
+        env=reader.core.env,
+    )
     return rows

@@ -8,12 +8,13 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 from weir.format.sharding import PerWriter
 from weir.format.wal_header import Carries
 from weir.log.headers import header_at
+from weir.log.shard_log import ShardLog
 from weir.log.tailer import WalTailer
 from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
@@ -41,10 +42,16 @@ def tips(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
 
 
 def _tips(core: Core, ids: list[UUID]) -> dict[UUID, int]:
-    def tip(shard: UUID) -> int:
-        return int(core.log(shard).tip())
+    return _of_each(core, ids, lambda log: log.tip())
 
-    return dict(zip(ids, core.env.threads.map(tip, ids, workers=CONCURRENCY), strict=True))
+
+def _floors(core: Core, ids: list[UUID]) -> dict[UUID, int]:
+    return _of_each(core, ids, lambda log: log.floors().wal)
+
+
+def _of_each(core: Core, ids: list[UUID], ask: Callable[[ShardLog], int]) -> dict[UUID, int]:
+    found = core.env.threads.map(lambda one: int(ask(core.log(one))), ids, workers=CONCURRENCY)
+    return dict(zip(ids, found, strict=True))
 
 
 def shown_tips(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
@@ -120,13 +127,6 @@ def _finished_before(
 def floors(core: Core) -> dict[UUID, int]:
     """The position up to which each log was collected."""
     return _floors(core, core.all_shard_ids())
-
-
-def _floors(core: Core, ids: list[UUID]) -> dict[UUID, int]:
-    def floor(shard: UUID) -> int:
-        return int(core.log(shard).floors().wal)
-
-    return dict(zip(ids, core.env.threads.map(floor, ids, workers=CONCURRENCY), strict=True))
 
 
 def passed_by(core: Core, positions: Mapping[UUID, int]) -> dict[UUID, int]:

@@ -8,7 +8,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -21,7 +21,7 @@ from weir.lake.api import Scanned
 from weir.lake.live_rows import RowRange
 from weir.merge.levels import Level, MemLevel, MemView
 from weir.read.cache import ReadCache, live_entries
-from weir.read.common import Batches, CommonPart, LevelPlan, is_small
+from weir.read.common import CommonLevel, CommonPart, is_small, living_of
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
@@ -115,43 +115,30 @@ class SnapshotReader:
 
     def merged_levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
         """Like `levels`, but with small levels of many shards combined into one (L-2)."""
-        routed = len(self.core.record.routing)
-        has_staged = any(cut.staged is not None for cut in self.snapshot.cuts)
+        record, cuts = self.core.record, self.snapshot.cuts
+        routed = len(record.routing)
+        has_staged = any(cut.staged is not None for cut in cuts)
         if self._passing or has_staged or routed < _SHARDS_TOGETHER:
             return self.levels(shards)
-        cuts = self.snapshot.cuts
         if shards is not None:
             cuts = tuple(cut for cut in cuts if cut.shard in shards)
             if len(cuts) < routed:  # a lookup: the common level would drop the other shards
                 return self.levels(shards)
-        plan = self._cache.common.plan(cuts, self.core.record, self.base)
-        if len(plan.living) < (_SHARDS_TOGETHER if shards is None else routed):
-            return self.levels(shards)
-        joined, rest = self._together(plan)
-        opened = self.core.env.threads.map(self.levels_of, plan.apart, workers=16)
-        levels: list[Level] = [joined] if joined.rows else []
-        return [*levels, *rest, *(level for levels in opened for level in levels)]
+        held = self._cache.common
+        if held is None or not held.is_for(cuts, record, self.base):
+            living = len(living_of(cuts, record)[0])
+            if living < (_SHARDS_TOGETHER if shards is None else routed):
+                return self.levels(shards)
+            held = CommonLevel.of(cuts, record, self.base, self._part_of, held, self.core.env)
+        # Keep these cuts: the next read gets the same objects, which compare faster.
+        self._cache.common = replace(held, cuts=cuts)
+        opened = self.core.env.threads.map(
+            lambda one: self._others(*one), list(held.rest), workers=16
+        )
+        first: list[Level] = [held.level] if held.level.rows else []
+        return [*first, *(level for levels in opened for level in levels)]
 
-    def _together(self, plan: LevelPlan) -> tuple[Level, list[Level]]:
-        """The small newest levels of the living shards as one level, and their other levels."""
-        cuts, wanted = plan.living, plan.wanted
-
-        def load(ids: Sequence[UUID]) -> list[Batches | None]:
-            by_id = {cut.shard: cut for cut in cuts}
-            return self.core.env.threads.map(
-                lambda shard: self._rows_of(by_id[shard], wanted[shard]), list(ids), workers=16
-            )
-
-        level, large = self._cache.common.view(self.schema, wanted, load)
-        whole = plan.whole - large
-        rest = [] if len(whole) == len(cuts) else [cut for cut in cuts if cut.shard not in whole]
-        return level, [
-            level
-            for cut in rest
-            for level in self._others(cut, None if cut.shard in large else wanted.get(cut.shard))
-        ]
-
-    def _rows_of(self, cut: ShardCut, want: CommonPart) -> Batches | None:
+    def _part_of(self, cut: ShardCut, want: CommonPart) -> pa.RecordBatch | None:
         """The rows of a shard for the common level; None if its tail is too large for that."""
         tail: list[pa.RecordBatch] = []
         if cut.wal_through > cut.replay_after:
@@ -161,7 +148,8 @@ class SnapshotReader:
             tail = held.batches
             if not is_small(held.rows, sum(batch.nbytes for batch in tail)):
                 return None
-        return (*(self._small_rows(cut.shard, name) for name in want.sstables), *tail)
+        rows = [*(self._small_rows(cut.shard, name) for name in want.sstables), *tail]
+        return pa.concat_batches(rows or [_no_rows(self.schema.wal)])
 
     def _small_rows(self, shard: UUID, name: str) -> pa.RecordBatch:
         def read() -> pa.RecordBatch:

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput, WeirError
 from weir.lake.params import bind, require_text
-from weir.merge.merge import replanned
 from weir.read.dataset import ScanDataset
-from weir.read.scan import Scan
-from weir.read.snapshot import Freshness, Pinned, pinned_snapshot, take_snapshot
+from weir.read.reader import SnapshotReader
+from weir.read.scan import Scan, with_snapshot
+from weir.read.snapshot import Freshness, Pinned
 from weir.routing.core import Core
 from weir.types import Params
 
@@ -46,14 +46,9 @@ def run_sql(
     run = _RUNS[_engine(engine)]
     names = list(dict.fromkeys([ALIAS, own_name(core.uri)]))
 
-    def read() -> pa.Table:
-        snapshot = (
-            take_snapshot(core, freshness)
-            if pinned is None
-            else pinned_snapshot(core, pinned, freshness)
-        )
+    def read(reader: SnapshotReader) -> pa.Table:
         failures: list[WeirError] = []
-        rows = ScanDataset(Scan(core, freshness=freshness, pinned=snapshot), failures)
+        rows = ScanDataset(Scan(core, freshness=freshness, pinned=reader.snapshot), failures)
         try:
             return run(query, params, rows, names)
         except WeirError:
@@ -63,7 +58,7 @@ def run_sql(
                 raise failures[0] from error  # what an engine makes of it says less
             raise InvalidInput(f"{core.uri}: the query failed: {error}") from error
 
-    return read() if pinned is not None else replanned(read, core.uri)
+    return with_snapshot(core, freshness, pinned, read)
 
 
 def own_name(uri: str) -> str:

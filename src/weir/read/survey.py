@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from weir.errors import CommitConflict, MissingEntry, SnapshotExpired, WeirError
+from weir.errors import CommitConflict, CorruptEntry, MissingEntry, SnapshotExpired, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
-from weir.format.wal_entry import WalEntry, decode_entry
+from weir.format.wal_entry import WalEntry
 from weir.lake.api import Base
 from weir.log.floors import FloorValues, load_all
 from weir.log.manifests import latest_of
@@ -215,21 +215,11 @@ def _with_logs(core: Core, shards: list[ShardSurvey]) -> list[ShardSurvey]:
     """The same shards with the ends of their logs."""
     looked = [one for one in shards if not one.is_closed]
     known = _near_tips(core, looked)
-
-    def look(one: ShardSurvey) -> ShardSurvey:
-        return _settled(core, one, known.get(one.id))
-
-    first = _first_bytes(core, looked, known)
-    done: dict[UUID, ShardSurvey] = {}
-    rest: list[ShardSurvey] = []
-    for one in looked:
-        settled = _from_bytes(core, one, known.get(one.id), first.get(one.id))
-        if settled is None:
-            rest.append(one)
-        else:
-            done[one.id] = settled
-    for one in core.env.threads.map(look, rest, workers=CONCURRENCY):
-        done[one.id] = one
+    _fetch_last(core, looked, known)
+    found = core.env.threads.map(
+        lambda one: _settled(core, one, known.get(one.id)), looked, workers=CONCURRENCY
+    )
+    done = {one.id: one for one in found}
     return [done.get(one.id, one) for one in shards]
 
 
@@ -261,34 +251,16 @@ def _near_tips(core: Core, shards: Sequence[ShardSurvey]) -> dict[UUID, Position
     return tips
 
 
-def _first_bytes(
-    core: Core, shards: Sequence[ShardSurvey], tips: Mapping[UUID, Position]
-) -> dict[UUID, bytes]:
-    """The last entries of those logs, where they are small. One round."""
-    wanted = [one.id for one in shards if tips.get(one.id, 0) > one.manifest.replay_after]
+def _fetch_last(core: Core, shards: Sequence[ShardSurvey], tips: Mapping[UUID, Position]) -> None:
+    """Cache the last entries of those logs, where they are small. One round."""
+    wanted = [one for one in shards if tips.get(one.id, 0) > one.manifest.replay_after]
     share = max(1, core.env.limits.read_bytes // max(1, len(wanted)))
-    found = core.store.get_many([paths.wal_path(s, tips[s]) for s in wanted], first=share)
-    return {
-        shard: data
-        for shard, data in zip(wanted, found, strict=True)
-        if data is not None and len(data) < share
-    }
-
-
-def _from_bytes(
-    core: Core, one: ShardSurvey, tip: Position | None, data: bytes | None
-) -> ShardSurvey | None:
-    """The shard with its log, if the rounds for all shards told enough; otherwise None."""
-    if tip is None:
-        return None
-    if tip <= one.manifest.replay_after:
-        return one
-    if data is None:
-        return None
-    site = core.site(one.manifest, one.floors)
-    entry = decode_entry(data, position=tip, path=paths.wal_path(one.id, tip))
-    last = _last_entry(core, one.manifest, entry)
-    return None if last is None else replace(one, found=LogSurvey(site, tip, last))
+    cache = core.attached.of(ReadCache)
+    entries = [paths.wal_path(one.id, tips[one.id]) for one in wanted]
+    for one, data in zip(wanted, core.store.get_many(entries, first=share), strict=True):
+        if data is not None and len(data) < share:
+            with suppress(CorruptEntry):  # whoever needs it reads it again (S-5)
+                cache.keep(core.site(one.manifest, one.floors), tips[one.id], data)
 
 
 def _settled(core: Core, one: ShardSurvey, tip: Position | None) -> ShardSurvey:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from weir.env import Env, Lock
+from weir.env import Env
 from weir.format.keys import pk_values
 from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TableSchema, no_rows
@@ -22,22 +21,18 @@ from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_columns, passing
 from weir.lazy import Lazy
 from weir.merge.levels import MemLevel, MemView, level_schema, shaped
+from weir.search.arrays import Floats, Ints, Mask, Matrix
 from weir.search.lance_vectors import Candidates, VectorQuery
 from weir.search.memory import TextIndex
 from weir.search.text import Analyzer, TextBlock, TextStats
 from weir.search.text_query import TextQuery, Texts
 from weir.search.vector import (
-    Matrix,
     VectorBlock,
     exact_distances,
     rough_distances,
     slack,
     vectors_of,
 )
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 
 class MemoryRows:
@@ -165,10 +160,6 @@ class MemoryVectors:
         rows = self._rows.take(numbers, self._names)
         return Candidates(rows, numbers, values, bound, exhausted)
 
-    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
-        """Columns of rows offered before."""
-        return self._rows.take(handles, columns)
-
 
 class MemoryTexts:
     """Text in memory: an index with the postings of every row."""
@@ -177,7 +168,7 @@ class MemoryTexts:
         self._rows = rows
         self._query = query
         self._names = list(names)
-        self._common: TextStats | None = None
+        self.take = rows.take
 
     @Lazy
     def _blocks(self) -> Sequence[TextBlock]:
@@ -191,21 +182,29 @@ class MemoryTexts:
             total = total.plus(block.stats(self._query.terms))
         return total
 
-    def score_by(self, common: TextStats) -> None:
-        """Use these statistics for all later scores."""
-        self._common = common
+    def by(self, common: TextStats) -> Callable[[int], Candidates]:
+        """Gives the best rows by those statistics."""
+        ranking = self._ranking(common)
 
-    @Lazy
-    def _ranking(self) -> tuple[Ints, Floats]:
+        def fetch(count: int) -> Candidates:
+            numbers, values = ranking
+            exhausted = count >= len(numbers)
+            numbers, values = numbers[:count], values[:count]
+            bound = math.inf if exhausted else float(values[-1])
+            rows = self._rows.take(numbers, self._names)
+            return Candidates(rows, numbers, values, bound, exhausted)
+
+        return fetch
+
+    def _ranking(self, common: TextStats) -> tuple[Ints, Floats]:
         """The matching rows, best first, and their values."""
-        assert self._common is not None, "scores of levels compare only by common statistics"
         numbers, values = [np.zeros(0, np.int64)], [np.zeros(0)]
         for start, block in _numbered(self._blocks):
             rows, counts = block.matches(list(self._query.terms))
             seen = rows + start < self._rows.rows
             rows, counts = rows[seen], counts[seen]
             matches, scores = self._query.judged(
-                self._common, counts, block.lengths[rows], self._texts_of(rows + start)
+                common, counts, block.lengths[rows], self._texts_of(rows + start)
             )
             numbers.append(rows[matches] + start)
             values.append(-scores[matches])
@@ -222,46 +221,6 @@ class MemoryTexts:
             return found
 
         return texts
-
-    def fetch(self, count: int) -> Candidates:
-        """The best `count` rows."""
-        numbers, values = self._ranking
-        exhausted = count >= len(numbers)
-        numbers, values = numbers[:count], values[:count]
-        bound = math.inf if exhausted else float(values[-1])
-        rows = self._rows.take(numbers, self._names)
-        return Candidates(rows, numbers, values, bound, exhausted)
-
-    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
-        """Columns of rows offered before."""
-        return self._rows.take(handles, columns)
-
-
-class PassingVectors:
-    """Vectors of a level that is read in pieces because it is long: a piece is read for each
-    request, and only the rows that are offered are kept (L-10).
-    """
-
-    def __init__(
-        self, read: Callable[[Sequence[str]], MemoryVectors], names: Sequence[str], turn: Lock
-    ) -> None:
-        """`read` gives a search that can return those columns; `names` are offered with each row.
-
-        `turn` is shared by all pieces, so that memory holds one of them.
-        """
-        self._names = list(names)
-        self._read = read
-        self._turn = turn
-
-    def fetch(self, count: int) -> Candidates:
-        """The nearest `count` rows."""
-        with self._turn:
-            return self._read(self._names).fetch(count)
-
-    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
-        """Columns of rows offered before."""
-        with self._turn:
-            return self._read(columns).take(handles, columns)
 
 
 def _numbered(blocks: Sequence[TextBlock]) -> Iterator[tuple[int, TextBlock]]:

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from lance.file import LanceFileReader
 from lance.query import MatchQuery
@@ -21,13 +21,12 @@ from weir.lake.index import IndexInfo
 from weir.lake.lance_errors import lance_errors
 from weir.lake.shared import SharedDataset
 from weir.lazy import Lazy
-from weir.search.lance_vectors import ROW_ID, Candidates, Ints, take_rows
+from weir.search.arrays import Floats, Ints
+from weir.search.lance_vectors import ROW_ID, Candidates, take_rows
 from weir.search.text import TextStats, term_weights
 from weir.search.text_query import TextQuery
 
 _SAMPLE_ROWS: Final = 256
-
-Floats = npt.NDArray[np.float64]
 
 
 class LanceTexts:
@@ -60,7 +59,7 @@ class LanceTexts:
         # L-1: asked for indexed rows only, Lance filters by the filter's index alone, and would
         # leave out rows that the text index has and that one does not have yet.
         self._filter_by_index = index.ahead_of.isdisjoint(filter_names)
-        self._common: TextStats | None = None
+        self.take = partial(take_rows, dataset)
         self._has_positions = bool(index.text.get("with_position"))
         # A word that cannot be queried alone has no known weight: fetch every match instead.
         self._is_ranked = all(query.terms.values())
@@ -101,27 +100,31 @@ class LanceTexts:
         # The inverse of TextStats.idf: the score of one row gives the number of rows with the word.
         return max(1, round((docs + 1) / math.exp(idf) - 0.5))
 
-    def score_by(self, common: TextStats) -> None:
-        """Use these statistics for all later scores."""
-        self._common = common
-
-    def fetch(self, count: int) -> Candidates:
-        """The best `count` rows by Lance's rank, scored by the common statistics, if any."""
-        limit = count if self._is_ranked else None
+    def by_lance(self, count: int) -> Candidates:
+        """The best `count` rows by Lance's own scores, for a source that `is_final`."""
         asked = self._query.for_lance(positions=self._has_positions)
-        if self._common is None:
-            assert self.is_final, "scores of levels compare only by common statistics"
-            found = self._searched(asked, limit, self._names)
-            values, gain = -found.column("_score").to_numpy().astype(np.float64), 1.0
-            at = np.arange(found.num_rows)
-        else:
-            found, texts = self._match(asked, limit)
+        found = self._searched(asked, count, self._names)
+        scores = found.column("_score").to_numpy().astype(np.float64)
+        return self._offered(found, np.arange(found.num_rows), -scores, 1.0, count)
+
+    def by(self, common: TextStats) -> Callable[[int], Candidates]:
+        """Gives the best rows by Lance's rank, scored by those statistics."""
+
+        def fetch(count: int) -> Candidates:
+            limit = count if self._is_ranked else None
+            found, texts = self._match(self._query.for_lance(positions=self._has_positions), limit)
             counts, lengths = self._counted(texts)
             matches, scores = self._query.judged(
-                self._common, counts, lengths, lambda at: texts.take(pa.array(at)).to_pylist()
+                common, counts, lengths, lambda at: texts.take(pa.array(at)).to_pylist()
             )
-            values, gain = -scores, self._gain(self._common)
             at = np.flatnonzero(matches)
+            return self._offered(found, at, -scores, self._gain(common), limit)
+
+        return fetch
+
+    def _offered(
+        self, found: pa.Table, at: Ints, values: Floats, gain: float, limit: int | None
+    ) -> Candidates:
         last = float(found.column("_score")[-1].as_py()) if found.num_rows else 0.0
         return Candidates.of(
             found.select(self._names).take(at),
@@ -130,10 +133,6 @@ class LanceTexts:
             -last * gain,
             exhausted=limit is None or found.num_rows < limit,
         )
-
-    def take(self, handles: npt.NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
-        """Columns of rows offered before."""
-        return take_rows(self._dataset, handles, columns)
 
     def _gain(self, common: TextStats) -> float:
         """Upper bound of the ratio of a row's score by the common statistics to Lance's score.
@@ -265,42 +264,34 @@ class ScannedTexts:
     def __init__(self, rows: WordRows, query: TextQuery) -> None:
         self._rows = rows
         self._query = query
-        self._common: TextStats | None = None
+        self.take = rows.rows.take
 
     @property
     def stats(self) -> TextStats:
         """The statistics of these rows."""
         return self._rows.found[0]
 
-    def score_by(self, common: TextStats) -> None:
-        """Use these statistics for all later scores."""
-        self._common = common
-
-    def fetch(self, count: int) -> Candidates:
-        """All matching rows, whatever `count` is: they are in memory."""
-        assert self._common is not None, "scores of levels compare only by common statistics"
+    def by(self, common: TextStats) -> Callable[[int], Candidates]:
+        """Gives all matching rows, however many are asked for: they are in memory."""
         _, rows, counts, lengths = self._rows.found
         texts = rows.column(self._query.column)
         columns = [self._rows.terms.index(term) for term in self._query.names]
         matches, scores = self._query.judged(
-            self._common,
+            common,
             counts[:, columns],
             lengths,
             lambda at: texts.take(pa.array(at)).to_pylist(),
         )
         at = self._rows.passing
         at = at[matches[at]]
-        return Candidates.of(
+        found = Candidates.of(
             rows.select(self._rows.names).take(at),
             rows.column(ROW_ID).to_numpy()[at].astype(np.int64),
             -scores[at],
             math.inf,
             exhausted=True,
         )
-
-    def take(self, handles: npt.NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
-        """Columns of rows offered before."""
-        return self._rows.rows.take(handles, columns)
+        return lambda _: found
 
 
 def index_sizes(dataset: SharedDataset, index: str, query: TextQuery) -> tuple[int, int]:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from weir.lake.filters import lance_scanner
 from weir.lake.lance_errors import lance_errors
 from weir.lake.shared import SharedDataset
-from weir.search.vector import Matrix
+from weir.search.arrays import Floats, Ints, Matrix
 
 ROW_ID: Final = "_rowid"
 PROBES: Final = 20
@@ -29,9 +28,6 @@ and candidates per requested row whose distances are computed from the vectors t
 GROWTH: Final = 4
 EXACT_BYTES: Final = 16 << 20
 """Up to this size, vectors are compared one by one: no index is faster (docs/guides/search.md)."""
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -118,11 +114,6 @@ class LanceVectors:
         self._names = list(names)
         self._filter = filter
 
-    @property
-    def is_exact(self) -> bool:
-        """True when every vector is compared."""
-        return self._query.exact
-
     def fetch(self, count: int) -> Candidates:
         """The nearest `count` rows."""
         query = self._query
@@ -157,7 +148,3 @@ class LanceVectors:
             float(values.max()) if len(values) else math.inf,
             exhausted=found.num_rows < count,
         )
-
-    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
-        """Columns of rows offered before."""
-        return take_rows(self._dataset, handles, columns)

@@ -11,8 +11,9 @@ from weir.errors import InvalidInput
 from weir.format.expiry import Alive
 from weir.format.schema import TableSchema
 from weir.lake.index import is_text_type, is_vector_type
+from weir.search.arrays import Matrix
 from weir.search.ranking import Window
-from weir.search.vector import METRICS, Matrix, query_vectors
+from weir.search.vector import METRICS, query_vectors
 from weir.search.words import Boolean, Match, Phrase, Words
 from weir.types import Filter, require_names, require_whole
 

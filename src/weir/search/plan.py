@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeGuard
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,8 @@ from weir.lake.sstable.read import LanceSsTable
 from weir.lazy import Lazy
 from weir.merge.levels import Level, MemLevel, MemView, level_schema
 from weir.merge.merge import Belongs, output_schema
-from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors, PassingVectors
+from weir.search.arrays import Ints, Matrix
+from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors
 from weir.search.lance_texts import (
     LanceTexts,
     ScannedTexts,
@@ -38,18 +40,20 @@ from weir.search.lance_vectors import (
     PROBES,
     REFINE,
     ROW_ID,
-    Ints,
+    Candidates,
     LanceVectors,
     VectorQuery,
+    take_rows,
 )
 from weir.search.memory import SearchCache
 from weir.search.options import DISTANCE, SCORE, SearchOptions, queries_of
-from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Source, best_of, rows_of
+from weir.search.ranking import LEVELS_AT_ONCE, Best, Fetch, Ranked, best_of, rows_of
 from weir.search.text import TextStats
 from weir.search.text_query import TextQuery
-from weir.search.vector import METRICS, Matrix
+from weir.search.vector import METRICS
 from weir.search.words import Words
 
+Texts: TypeAlias = LanceTexts | MemoryTexts | ScannedTexts
 QUERY_INDEX: Final = "query_index"
 """The column with the number of the query in the batch that a row answers."""
 
@@ -148,32 +152,34 @@ class Plan:
         metric = options.metric or self._metric(column)
         query = VectorQuery(column, vector, metric, exact=options.exact)
 
-        def on_lance(dataset: Dataset, *, is_base: bool) -> LanceVectors:
+        def on_lance(dataset: Dataset, newer: Sequence[Level], *, is_base: bool) -> Ranked:
             asked = self._thoroughly(dataset, query, is_base=is_base)
-            return LanceVectors(dataset, asked, self._names(dataset), filter=options.filter)
+            source = LanceVectors(dataset, asked, self._names(dataset), filter=options.filter)
+            belongs = self.belongs if is_base else None
+            take = partial(take_rows, dataset)
+            return Ranked(source.fetch, take, newer, belongs, is_approximate=not asked.exact)
 
-        def on_level(level: Level) -> Source:
+        def on_level(level: Level, newer: Sequence[Level]) -> Ranked:
             if _is_current(level):
-                return on_lance(level.dataset, is_base=False)
+                return on_lance(level.dataset, newer, is_base=False)
             if isinstance(level, MemLevel | MemView):
-                return MemoryVectors(self._held(level), query, self._key)
+                rows = self._held(level)
+                return Ranked(MemoryVectors(rows, query, self._key).fetch, rows.take, newer)
 
-            def read(columns: Sequence[str]) -> MemoryVectors:
-                return MemoryVectors(self._passing(level, (column, *columns)), query, columns)
+            def fetch(count: int) -> Candidates:
+                with self._turn:
+                    rows = self._passing(level, (column, *self._key))
+                    return MemoryVectors(rows, query, self._key).fetch(count)
 
-            return PassingVectors(read, self._key, self._turn)
+            return Ranked(fetch, partial(self._taken, level), newer)
 
-        ranked = [
-            Ranked(on_level(level), self.levels[:number])
-            for number, level in enumerate(self.levels)
-        ]
+        ranked = [on_level(level, self.levels[:n]) for n, level in enumerate(self.levels)]
         if self.base is not None and self.base.is_lance:
-            ranked.append(
-                Ranked(on_lance(self.base.dataset, is_base=True), self.levels, self.belongs)
-            )
+            ranked.append(on_lance(self.base.dataset, self.levels, is_base=True))
         elif self.base is not None:
-            rows = MemoryVectors(self._of_base(self.base), query, self._key)
-            ranked.append(Ranked(rows, self.levels, self.belongs))
+            rows = self._of_base(self.base)
+            vectors = MemoryVectors(rows, query, self._key)
+            ranked.append(Ranked(vectors.fetch, rows.take, self.levels, self.belongs))
         return ranked
 
     def _thoroughly(self, dataset: Dataset, query: VectorQuery, *, is_base: bool) -> VectorQuery:
@@ -196,30 +202,30 @@ class Plan:
         """Sources that rank rows by words, all with the same statistics."""
         if not query.terms:
             return []
-        index = self._base_index(query.column, "text")
         options = self._analyzed(query.column)
-        sources: list[tuple[Any, Sequence[Level], Belongs | None]] = []
-        for number, level in enumerate(self.levels):
-            source = self._level_texts(level, query, options)
-            sources.append((source, self.levels[:number], None))
-        sources.extend(
-            (source, self.levels, self.belongs) for source in self._base_texts(query, index)
-        )
+        of_levels = [self._level_texts(level, query, options) for level in self.levels]
+        of_base = self._base_texts(query)
+        sources = [*of_levels, *of_base]
         # guard: L-1 first test_scores_of_all_levels_compare
-        if len(sources) == 1 and isinstance(sources[0][0], LanceTexts) and sources[0][0].is_final:
-            return [Ranked(*one) for one in sources]
-        common = TextStats()
-        for stats in self.cache.env.threads.map(
-            lambda one: one[0].stats, sources, workers=LEVELS_AT_ONCE
-        ):
-            common = common.plus(stats)
-        for source, _, _ in sources:
-            source.score_by(common)
-        return [Ranked(*one) for one in sources]
+        if len(sources) == 1 and isinstance(sources[0], LanceTexts) and sources[0].is_final:
+            best: list[Fetch] = [sources[0].by_lance]
+        else:
+            common = TextStats()
+            for stats in self.cache.env.threads.map(
+                lambda one: one.stats, sources, workers=LEVELS_AT_ONCE
+            ):
+                common = common.plus(stats)
+            best = [source.by(common) for source in sources]
+        places: list[tuple[Sequence[Level], Belongs | None]] = [
+            (self.levels[:number], None) for number in range(len(of_levels))
+        ]
+        places += [(self.levels, self.belongs) for _ in of_base]
+        return [
+            Ranked(fetch, source.take, *place)
+            for fetch, source, place in zip(best, sources, places, strict=True)
+        ]
 
-    def _level_texts(
-        self, level: Level, query: TextQuery, options: Any
-    ) -> LanceTexts | MemoryTexts | ScannedTexts:
+    def _level_texts(self, level: Level, query: TextQuery, options: Any) -> Texts:
         """By the level's own index, if it has one with the same tokenizer that covers every row."""
         if isinstance(level, MemLevel | MemView):
             return MemoryTexts(self._held(level), query, self._key)
@@ -248,11 +254,7 @@ class Plan:
 
             return pa.RecordBatchReader.from_batches(schema, numbered())
 
-        def take(handles: Ints, columns: Sequence[str]) -> pa.Table:
-            with self._turn:
-                return self._passing(level, columns).take(handles, columns)
-
-        return UnindexedRows(read, take, self._turn)
+        return UnindexedRows(read, partial(self._taken, level), self._turn)
 
     def _scanned(
         self, rows: UnindexedRows, level: int, query: TextQuery, names: Sequence[str]
@@ -266,15 +268,16 @@ class Plan:
             self._with_words[query.column, level] = known
         return ScannedTexts(known, query)
 
-    def _base_texts(self, query: TextQuery, index: IndexInfo | None) -> list[Any]:
+    def _base_texts(self, query: TextQuery) -> list[Texts]:
         if self.base is None:
             return []
         if not self.base.is_lance:
             return [MemoryTexts(self._of_base(self.base), query, self._key)]
         dataset = self.base.dataset
+        index = index_of(self._indexes(dataset), query.column, "text")
         covered = frozenset() if index is None else index.fragments
         rest = [number for number, _ in self.base.fragments() if number not in covered]
-        sources: list[Any] = []
+        sources: list[Texts] = []
         if index is not None and covered:
             sources.append(self._lance_texts(dataset, index, query))
         if rest:
@@ -323,6 +326,10 @@ class Plan:
         names = dict.fromkeys((*self._key, *looked_at, *columns))
         return self._rows(list(level.scan([name for name in names if name != TOMBSTONE])))
 
+    def _taken(self, level: Level, handles: Ints, columns: Sequence[str]) -> pa.Table:
+        with self._turn:
+            return self._passing(level, columns).take(handles, columns)
+
     @Lazy
     def _turn(self) -> Lock:
         return self.cache.env.threads.lock()
@@ -344,28 +351,25 @@ class Plan:
         key = (dataset.uri, dataset.version)
         return self.cache.known.get_or_make(key, lambda: dataset_indexes(dataset), lambda _: 1)
 
-    def _base_index(self, column: str, kind: str) -> IndexInfo | None:
-        if self.base is None or not self.base.is_lance:
-            return None
-        return index_of(self._indexes(self.base.dataset), column, kind)
+    def _index(self, column: str, kind: str) -> IndexInfo | None:
+        """That of the base; if it has none yet, one that writers maintain in SSTables."""
+        datasets = [level.dataset for level in self.levels if _is_current(level)]
+        if self.base is not None and self.base.is_lance:
+            datasets.insert(0, self.base.dataset)
+        for dataset in datasets:
+            found = index_of(self._indexes(dataset), column, kind)
+            if found is not None:
+                return found
+        return None
 
     def _metric(self, column: str) -> str:
-        index = self._base_index(column, "vector") or self._sstable_index(column, "vector")
+        index = self._index(column, "vector")
         return index.metric if index is not None and index.metric in METRICS else "l2"
 
     def _analyzed(self, column: str) -> dict[str, Any]:
-        """How the text index of the base splits words; that of SSTables if the base has none."""
-        index = self._base_index(column, "text") or self._sstable_index(column, "text")
+        """How the text index splits words."""
+        index = self._index(column, "text")
         return {} if index is None else index.analyzer
-
-    def _sstable_index(self, column: str, kind: str) -> IndexInfo | None:
-        """An index that writers maintain in SSTables, but that the base does not have yet."""
-        for level in self.levels:
-            if _is_current(level):
-                found = index_of(self._indexes(level.dataset), column, kind)
-                if found is not None:
-                    return found
-        return None
 
 
 def _is_current(level: Level) -> TypeGuard[LanceSsTable]:

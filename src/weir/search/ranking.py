@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,49 +22,40 @@ from weir.env import Env
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, no_rows
 from weir.merge.levels import Level, shaped
-from weir.search.lance_vectors import GROWTH, Candidates, LanceVectors
+from weir.search.arrays import Floats, Ints, Mask
+from weir.search.lance_vectors import GROWTH, Candidates
 
 SLACK_ROWS: Final = 10
 LEVELS_AT_ONCE: Final = 8
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
-
-class Source(Protocol):
-    """A source of candidates."""
-
-    def fetch(self, count: int) -> Candidates:
-        """The best `count` rows of this source."""
-
-    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
-        """Columns of rows it offered, in the order of `handles`."""
+Fetch = Callable[[int], Candidates]
+"""Gives the best rows of a source, as many as asked for."""
+Take = Callable[[Ints, Sequence[str]], pa.Table]
+"""Gives columns of rows that the source offered, in the order of their handles."""
 
 
 @dataclass
 class Ranked:
-    """A source, the levels that are newer than its rows, and which of its rows may count."""
+    """A source of candidates: its best rows, the levels that are newer, and which may count."""
 
-    source: Source
+    best: Fetch
+    rows: Take
     newer: Sequence[Level]
     belongs: Callable[[pa.RecordBatch], pa.Array] | None = None
+    is_approximate: bool = False
+    """True when more rows than were asked for may have better ones among them."""
     _offered: Candidates | None = None
-
-    @property
-    def is_approximate(self) -> bool:
-        """True when more rows than were asked for may have better ones among them."""
-        return isinstance(self.source, LanceVectors) and not self.source.is_exact
 
     def fetch(self, count: int) -> Candidates:
         """The best `count` rows of the source."""
-        self._offered = self.source.fetch(count)
+        self._offered = self.best(count)
         return self._offered
 
     def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
         """Columns of rows it offered: those fetched with them, or read now."""
         known = None if self._offered is None else self._offered.taken(handles, columns)
-        return self.source.take(handles, columns) if known is None else known
+        return self.rows(handles, columns) if known is None else known
 
 
 @dataclass(frozen=True)
@@ -150,7 +140,7 @@ def _merged(best: Best, number: int, one: Ranked, offered: Candidates, key: Sequ
         offered = one.fetch(count)
 
 
-def _alive(rows: pa.Table, one: Ranked, key: Sequence[str]) -> npt.NDArray[np.bool_]:
+def _alive(rows: pa.Table, one: Ranked, key: Sequence[str]) -> Mask:
     """True for each row that belongs, is not deleted, and is the newest of its key."""
     alive = np.ones(rows.num_rows, np.bool_)
     if rows.num_rows == 0:

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import lance
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.env import Env
 from weir.lake.lance_errors import lance_errors
+from weir.search.arrays import Floats, Ints
 
 K1: Final = 1.2
 B: Final = 0.75
@@ -31,9 +31,6 @@ _SEPARATORS: Final = {
 }
 _SENTINEL: Final = "q0q"
 """A word at position 0 that no filter drops, so that the words after it start at position 1."""
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from lance.query import BooleanQuery, FullTextOperator, MatchQuery, Occur, PhraseQuery
 
+from weir.search.arrays import Floats, Ints, Mask
 from weir.search.text import Analyzer, TextStats
 from weir.search.words import Boolean, Match, Phrase, Words
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 Texts = Callable[[Ints], Sequence[str | None]]
 """Returns the texts of some candidate rows, by row number."""
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from weir.errors import InvalidInput
+from weir.search.arrays import Floats, Ints, Matrix
 
 METRICS: Final = ("l2", "cosine", "dot")
 _SLACK: Final = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-14}
@@ -24,10 +25,6 @@ _SMALL: Final = 1e-30
 
 PART_BYTES: Final = 32 << 10
 """Parts of at least this size are not joined: an additional product costs 4 microseconds."""
-
-Floats = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.floating[Any]]
-"""float64 for vectors of doubles, else float32."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class VectorBlock:
         """Number of rows."""
         return len(self.norms)
 
-    def vectors(self, numbers: npt.NDArray[np.int64]) -> Matrix:
+    def vectors(self, numbers: Ints) -> Matrix:
         """The vectors of some rows, by ascending row numbers."""
         ends = np.cumsum([len(part) for part in self.parts])
         cuts = np.searchsorted(numbers, ends)

@@ -114,9 +114,9 @@ def test_limit_and_batch_size_hold():
     assert {b.num_rows for b in batches} == {1}
 
 
-def test_emit_splits_a_scan_into_fresh_rows_and_base_rows():
-    fresh = scanned(LEVELS, BASE, emit="fresh")
-    older = scanned(LEVELS, BASE, emit="base")
+def test_a_scan_of_fragments_gives_the_rows_that_one_of_the_levels_does_not():
+    fresh = scanned(LEVELS, None)
+    older = scanned(LEVELS, BASE, fragments=[0])
     assert [r["id"] for r in fresh] == [1, 4]
     assert [r["id"] for r in older] == [3]
 

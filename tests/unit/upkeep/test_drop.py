@@ -686,7 +686,7 @@ def test_c16_a_handle_of_a_dropped_table_never_reads_the_next_one(tmp_path: Path
     job(1)
     old = weir.open(str(tmp_path / "t"))
     assert ids(old) == [1, 2]
-    unaware = [weir.open(old.uri) for _ in range(4)]  # none learns of the drop from another call
+    unaware = [weir.open(old.uri) for _ in range(6)]  # none learns of the drop from another call
     feed = old.changes(follow=True)
     weir.drop(str(tmp_path / "t"))
     job(11)
@@ -695,6 +695,8 @@ def test_c16_a_handle_of_a_dropped_table_never_reads_the_next_one(tmp_path: Path
         lambda handle: handle.expire,
         lambda handle: handle.indexes(),
         lambda handle: handle.checkpoints(),
+        lambda handle: handle.shards(),
+        lambda handle: handle.shard(None).manifest(),
     ]
     for ask, handle in zip(asked, unaware, strict=True):
         with pytest.raises(weir.NotAWeirTable):
