@@ -87,6 +87,17 @@ LAKE_WRITES = (
     "replace_mem_wal",
     "commit_fold",
     "mark_compacted",
+    "shallow_clone",
+    "cleanup_old_versions",
+    "compact_files",
+    "commit_files",
+    "optimize_indices",
+    "create_index",
+    "drop_index",
+    "add_columns",
+    "drop_columns",
+    "rename_column",
+    "drop_expired",
 )
 
 

@@ -26,13 +26,12 @@ from weir.errors import (
 )
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
-from weir.log.fence import claim_shard
-from weir.log.floors import FloorKind
+from weir.log.fence import claim_shard, mark_place
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.stored_fences import fences_among
-from weir.records.places import BESIDE_THE_DATA
+from weir.records.places import BESIDE_THE_DATA, append_place
 from weir.routing.core import Core
 from weir.store.api import Meta, RootMissing, Store
 from weir.types import Epoch, Position
@@ -41,8 +40,6 @@ logger = logging.getLogger("weir.upkeep.drop")
 
 BATCH: Final = 1000
 """Objects per delete request."""
-_KEPT_FLOORS: Final[Sequence[FloorKind]] = ("wal", "manifest", "used", "statement")
-"""The other tells of a log on a store of its own, which the next table need not have."""
 
 
 def seal(core: Core, shard: UUID) -> ShardManifest | None:
@@ -97,17 +94,23 @@ def bury_unfinished(store: Store, env: Env) -> list[ShardManifest]:
 
 
 def _bury(manifests: Manifests, epoch: Epoch, fence: Position) -> ShardManifest:
+    site = manifests.site
+
     def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
         if latest.dropped:
             return None
         last = Position(max(fence, latest.last_seen))
+        place = BESIDE_THE_DATA
+        if latest.log_place:  # guard: C-16 test_drop
+            # The number of the place only rises, as a mover that sleeps may still mark an old one.
+            place = append_place(site.store, site.shard, place, site.env)
         following = replace(
             latest,
             sstables=(),
             replay_after=last,
             last_seen=last,
             field_entries=(),  # a value of rows
-            log_place=0,  # its record goes with the rest
+            log_place=place.seq,
             status=Status.SEALED,  # guard: C-16
             dropped=True,
         )
@@ -119,6 +122,7 @@ def _bury(manifests: Manifests, epoch: Epoch, fence: Position) -> ShardManifest:
     # The last fence too: it stays where this log is, which the next table's log may not be.
     manifests.floors.raise_to("wal", sealed.last_seen)
     manifests.floors.raise_to("manifest", sealed.version - 1)
+    mark_place(manifests, sealed, manifests.floors.load())
     return sealed
 
 
@@ -150,7 +154,8 @@ def remains(store: Store, listed: Sequence[Meta], graves: Sequence[ShardManifest
     floors: list[str] = []
     for grave in graves:
         stay.add(paths.manifest_path(grave.shard_id, grave.version))
-        floors += [f"{paths.floor_dir(grave.shard_id, kind)}/" for kind in _KEPT_FLOORS]
+        stay.add(paths.chain_path(paths.places_chain(grave.shard_id), grave.log_place))
+        floors.append(f"{paths.floors_dir(grave.shard_id)}/")
     # Its last record ends the chain (`Jobs.bury`); earlier ones hold plans.
     jobs = (meta.path for meta in listed if meta.path.startswith(paths.compaction_chain() + "/"))
     stay.update(sorted(jobs)[-1:])

@@ -21,7 +21,7 @@ from weir.routing.core import Core
 from weir.routing.shards import schema_for_writing
 from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make
-from weir.upkeep.unfinished import require_settled
+from weir.upkeep.unfinished import require_settled, require_unneeded
 
 __all__ = [
     "Checkpoint",
@@ -127,6 +127,7 @@ def delete(core: Core, ref: Ref) -> None:
     """Delete a checkpoint, or all with that name; it is no error if it is already gone (K-5).
 
     A clone's pin is deleted only by its id; the files the clone shares then lose their protection.
+    `CommitConflict` for one that an unfinished restore needs (K-11).
     """
     core.record_number()  # C-16
     records = Holds(core.store)
@@ -138,7 +139,10 @@ def delete(core: Core, ref: Ref) -> None:
     for id_ in ids:
         for _ in core.env.attempts():
             found = records.load(id_)
-            if found is None or drop(core, found):
+            if found is None:
+                break
+            require_unneeded(core, id_)
+            if drop(core, found):
                 break
         core.lake.release_version(f"weir-{id_}")
 

@@ -16,11 +16,9 @@ from msgspec import structs
 
 from weir.durations import Duration, seconds
 from weir.errors import InvalidInput, NotAWeirTable, StoreError
-from weir.format import paths
 from weir.format.sharding import PerWriter
 from weir.meters import GC_BYTES, GC_OBJECTS, GC_SECONDS
 from weir.records.holds import Holds
-from weir.records.marks import Marks
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
 from weir.routing.finishing import finish
@@ -33,6 +31,7 @@ from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, V
 from weir.upkeep.gc.run import WORKERS, GcRun
 from weir.upkeep.gc.shard import collect_shards
 from weir.upkeep.parents import left_over_pins, settle_pins
+from weir.upkeep.pinning import base_marks
 
 __all__ = [
     "KINDS",
@@ -240,7 +239,7 @@ def _clean_base(job: GcRun, released: Collection[str]) -> None:
     if not job.dry_run and keep_from > 1:
         # Raised before Lance reads the tags: a checkpoint that pins one of these versions, or a
         # commit to one of these numbers, reads the floor after its own write and gives up.
-        floor = Marks(core.store, paths.base_floor_dir())
+        floor = base_marks(core)
         floor.raise_to(keep_from - 1)
         floor.trim()
     slack = timedelta(seconds=job.ages.min_age)

@@ -20,6 +20,7 @@ from weir.records import codec
 from weir.records.chain import Listed, list_chain
 from weir.records.checkpoints import checkpoint_of_tag
 from weir.records.holds import HoldKind
+from weir.records.lineage import restoring
 from weir.store.api import Meta
 from weir.upkeep.gc.run import GcRun, Item
 
@@ -50,9 +51,16 @@ RECORDS_KEPT: Final = 16
 def end_expired(job: GcRun, kind: HoldKind) -> None:
     """End everything of that kind whose lifetime is over."""
     report, uri = job.report, job.core.uri
+    needed: set[str] | None = None
     for hold in job.holds.all(kind):
         try:
             if hold.is_ended or not hold.is_expired(job.now):
+                continue
+            if needed is None:  # after the records were read: see `require_unneeded`
+                begun = restoring(job.core.store)
+                needed = set() if begun is None else {str(begun.checkpoint), str(begun.undo)}
+            if hold.name in needed:  # guard: K-11
+                report.kind(kind).kept["unfinished restore"] += 1
                 continue
             if job.dry_run or job.holds.end(hold, "expired"):
                 report.ended += 1
