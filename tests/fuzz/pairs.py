@@ -257,17 +257,24 @@ def build(folder: Path, kind: Kind) -> Model:
 class Meanwhile(Life):
     """A process in whose n-th write something else happens first."""
 
-    def __init__(self, write: int, act: Callable[[], None]) -> None:
+    def __init__(self, write: int, act: Callable[[], object], *, deletes_first: bool) -> None:
         super().__init__(None)
         self.at = write
         self.act = act
         self.happened = False
+        self.deletes_first = deletes_first
+        """A request to delete that comes late takes what the next table has: a limit of C-16."""
 
     def write(self, apply: Callable[[], Any]) -> Any:
         self.writes += 1
-        if self.writes == self.at:
-            self.happened = True
+        if self.writes != self.at:
+            return apply()
+        self.happened = True
+        if self.deletes_first and self.verb == "delete":
+            answer = apply()
             self.act()
+            return answer
+        self.act()
         return apply()
 
 
@@ -329,7 +336,8 @@ class Run:
 
     def beside(self, write: int) -> bool:
         """The second runs in that write of the first; False when the first ended before."""
-        life = Meanwhile(write, lambda: self.attempt(self.then))
+        again = self.first.ends and self.then.ends
+        life = Meanwhile(write, lambda: self.attempt(self.then), deletes_first=again)
         table = self.open(self.first)
         did_first = self.attempt(self.first, life.table(table))
         if not life.happened:

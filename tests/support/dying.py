@@ -18,6 +18,8 @@ class Life:
         self.left = writes
         self.when = when
         self.writes = 0
+        self.verb = ""
+        """The write to a store that comes next, or is under way."""
         self.dead = False
 
     def store(self, inner: Any) -> "Mortal":
@@ -69,6 +71,7 @@ class Mortal:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if name in WRITES:
+                self.life.verb = name
                 answer = self.life.write(lambda: found(*args, **kwargs))
             else:
                 self.life.check()

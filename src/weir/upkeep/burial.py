@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -42,11 +42,13 @@ BATCH: Final = 1000
 """Objects per delete request."""
 
 
-def seal(core: Core, shard: UUID) -> ShardManifest | None:
+def seal(core: Core, shard: UUID, ask: Callable[[], object]) -> ShardManifest | None:
     """Make the last claim: it fences the current writer, and later claims are refused.
 
     Returns the manifest that stays; None for a folder without one. Whoever claims the shard
-    meanwhile, a writer or another drop, is met by the next attempt.
+    meanwhile, a writer or another drop, is met by the next attempt. `ask` raises when the drop is
+    over. It is asked after a manifest was read, and what is then committed on top of that very one
+    counts or is lost: nothing is sealed of the next table (C-16).
     """
     manifests = core.log(shard).manifests
     for _ in core.env.attempts():
@@ -54,7 +56,7 @@ def seal(core: Core, shard: UUID) -> ShardManifest | None:
         if manifest is None:
             return None
         try:
-            return _bury(manifests, *_last_claim(core, manifests, manifest))
+            return _bury(manifests, *_last_claim(core, manifests, manifest, ask), ask)
         except (CommitConflict, FencedError, SealedShard) as lost:
             logger.info("table.drop.again uri=%s reason=%s", core.uri, lost)
     raise CommitConflict(
@@ -64,17 +66,18 @@ def seal(core: Core, shard: UUID) -> ShardManifest | None:
 
 
 def _last_claim(
-    core: Core, manifests: Manifests, manifest: ShardManifest
+    core: Core, manifests: Manifests, manifest: ShardManifest, ask: Callable[[], object]
 ) -> tuple[Epoch, Position]:
     """The epoch that nobody comes after, and the position of its fence."""
     if manifest.status is Status.SEALED:
         return manifest.writer_epoch, manifest.last_seen
     try:
-        claim = claim_shard(core.log(manifest.shard_id).current_site())
+        claim = claim_shard(core.log(manifest.shard_id).current_site(), ask=ask)
     except (WalStoreMismatch, RootMissing) as lost:
         # Without its store the log cannot be fenced. A writer that still reaches it is refused by
         # its next proof of ownership, within `fence_ttl`.
         logger.warning("table.drop.skipped uri=%s reason=%s", core.uri, lost)
+        ask()
         return manifests.claim(manifest).writer_epoch, manifest.last_seen
     return claim.epoch, claim.fence
 
@@ -89,16 +92,19 @@ def bury_unfinished(store: Store, env: Env) -> list[ShardManifest]:
             manifests = Manifests(ShardSite(store, store, shard, env))
             found = manifests.latest()
             if found is not None:
-                graves.append(_bury(manifests, found.writer_epoch, found.last_seen))
+                graves.append(_bury(manifests, found.writer_epoch, found.last_seen, lambda: None))
     return graves
 
 
-def _bury(manifests: Manifests, epoch: Epoch, fence: Position) -> ShardManifest:
+def _bury(
+    manifests: Manifests, epoch: Epoch, fence: Position, ask: Callable[[], object]
+) -> ShardManifest:
     site = manifests.site
 
     def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
         if latest.dropped:
             return None
+        ask()  # guard: C-16 test_drop
         last = Position(max(fence, latest.last_seen))
         place = BESIDE_THE_DATA
         if latest.log_place:  # guard: C-16 test_drop

@@ -561,8 +561,13 @@ def test_c16_an_interrupted_drop_is_finished_by_the_next(
     assert not weir.exists(table.uri)
 
 
-@pytest.mark.parametrize("step", ["drop.sealed", "drop.logs", "drop.listed", "drop.rows"])
-def test_c16_a_drop_that_slept_deletes_nothing_of_the_next_table(tmp_path: Path, step: str) -> None:
+@pytest.mark.parametrize(
+    "step",
+    [f"claim.{step}" for step in ("probed", "claimed", "fenced")]
+    + [f"drop.{step}" for step in ("sealed", "logs", "listed", "rows")],
+)
+def test_c16_a_drop_that_slept_ends_nothing_of_the_next_table(tmp_path: Path, step: str) -> None:
+    """It sealed the next table's shards, and their rows were gone."""
     uri = filled(tmp_path / "t").uri
     writers = []
 
