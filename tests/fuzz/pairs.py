@@ -68,6 +68,9 @@ REFUSED = (
     NotAWeirTable,
     SealedShard,
 )
+THEIRS = "theirs"
+RIVALS = (50, 52, 57)
+"""Keys of the first bucket of two."""
 RIVAL = uuid.UUID(int=7)
 """A shard of another program, in tables of that kind; its rows count once it is adopted."""
 
@@ -108,6 +111,8 @@ class Verb:
     effect: Effect = lambda _, rows: rows
     ends: bool = False
     """The table is gone afterwards, and a handle of it changes nothing of the next one."""
+    is_sure: bool = True
+    """It takes effect when it is not refused; else its rows may have been there, or gone before."""
 
 
 def _overwrite(table: weir.Table, _: Path) -> None:
@@ -180,7 +185,11 @@ VERBS: dict[str, Verb] = {
     "make_again": Verb(_made_again, lambda _, __: Counter([NEW]), ends=True),
 }
 ADOPT: dict[str, Verb] = {
-    "adopt_shard": Verb(lambda t, _: t.adopt_shard(RIVAL, "newer")),
+    "adopt_shard": Verb(
+        lambda t, _: t.adopt_shard(RIVAL, "newer"),
+        lambda model, rows: model.put(rows, [(n, THEIRS) for n in RIVALS]),
+        is_sure=False,
+    ),
 }
 """Run on tables with a shard of another program, before and after all others."""
 
@@ -245,12 +254,11 @@ def build(folder: Path, kind: Kind) -> Model:
     shutil.rmtree(folder / "lost")
     rows = put(held, range(10, 20), "log", memtable=False)
     if kind == "rival":
-        ids = [n for n in range(50, 60) if table.shard_of({"id": n}).value == 0]
         entries = field_entries(table.sharding, 0, None)
         table.core.log(RIVAL).manifests.create(first_manifest(RIVAL, 1, entries))
         with Shard(table.core, RIVAL, None, is_routed=False).writer() as theirs:
-            theirs.put([{"id": n, "v": "theirs"} for n in ids])
-        rows = model.put(rows, [(n, "theirs") for n in ids])
+            theirs.put([{"id": n, "v": THEIRS} for n in RIVALS])
+        rows = model.put(rows, [(n, THEIRS) for n in RIVALS])
     return Model(kind, rows, held)
 
 
@@ -355,7 +363,7 @@ class Run:
         moments = [self.model.held, self.model.rows]
         for order in itertools.permutations(self.tried):
             for took in itertools.product(
-                *[(True,) if one.is_done else (True, False) for one in order]
+                *[(True,) if one.is_done and one.verb.is_sure else (True, False) for one in order]
             ):
                 done = [one for one, is_in in zip(order, took, strict=True) if is_in]
                 rows: Rows | None = self.model.rows

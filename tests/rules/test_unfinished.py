@@ -4,6 +4,7 @@ A restore that died is finished by running it again; its way back holds every ac
 those written between the attempts included (K-11). Until then no verb makes the mixture final.
 """
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ import weir
 from simulator.steps import Died, dies_at, watched
 from tests.support.moments import again, at_time, expect, make, put, rows
 from weir.errors import CommitConflict
+from weir.format.manifest import Status
+from weir.format.sharding import field_entries
 from weir.records.lineage import read_lineage
 from weir.records.resharding import append_resharding, read_resharding
+from weir.routing.core import first_manifest
 from weir.upkeep import restore as restoring
 from weir.upkeep.loads import load
 from weir.upkeep.reshard import reshard
@@ -391,3 +395,15 @@ def test_k11_a_restore_whose_checkpoint_is_deleted_as_it_begins_leaves_the_table
     assert lineage is None or lineage.state == "ready"
     again(table).compact()
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
+
+
+def test_k11_no_shard_is_adopted_beside_an_unfinished_restore(tmp_path: Path) -> None:
+    """Its order is decided by the table's rows, some of them from before and some from after."""
+    table, held = filled(tmp_path)
+    rival = uuid.uuid4()
+    entries = field_entries(table.sharding, 0, None)
+    table.core.log(rival).manifests.create(first_manifest(rival, 1, entries))
+    interrupted_restore(table, held, "base")
+    with pytest.raises(CommitConflict, match="restore"):
+        again(table).adopt_shard(rival, "older")
+    assert again(table).core.log(rival).manifests.require().status is Status.ACTIVE

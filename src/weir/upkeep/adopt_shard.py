@@ -30,6 +30,7 @@ from weir.routing.guard import known_rivals
 from weir.routing.writer import TableWriter
 from weir.upkeep.compact.run import CompactReport, compact
 from weir.upkeep.owner import Owner
+from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.upkeep")
 
@@ -61,6 +62,7 @@ def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
         )
     if core.is_routed(shard, manifest):
         raise InvalidInput(f"shard {shard} of {core.uri} is in its routing; nothing to adopt")
+    require_settled(core, "adopt")  # guard: K-11
     Owner(core, shard).seal()
     known_rivals(core).pop(shard, None)
     core.env.failpoint("adopt.sealed")

@@ -15,7 +15,7 @@ neither a user nor `gc` ends before it is done.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 from uuid import UUID
 
 from weir.errors import CommitConflict
@@ -24,13 +24,17 @@ from weir.records.resharding import read_resharding
 from weir.routing.core import Core
 
 Verb = Literal[
-    "checkpoint", "columns", "compact", "load", "move_wal", "reshard", "restore", "statement"
+    "adopt",
+    "checkpoint",
+    "columns",
+    "compact",
+    "load",
+    "move_wal",
+    "reshard",
+    "restore",
+    "statement",
 ]
-
-_WAITS_FOR_RESTORE: Final = frozenset(
-    {"checkpoint", "columns", "compact", "load", "move_wal", "reshard", "statement"}
-)
-_WAITS_FOR_RESHARD: Final = frozenset({"restore"})
+"""The verbs that wait: a restore for a reshard, all others for a restore."""
 
 
 def require_unneeded(core: Core, checkpoint: UUID) -> None:
@@ -60,14 +64,14 @@ def require_settled(core: Core, verb: Verb) -> None:
 
     A clone without a checkpoint makes one first, so it waits as `checkpoint` does.
     """
-    if verb in _WAITS_FOR_RESTORE:
+    if verb != "restore":
         begun = restoring(core.store)
         if begun is not None:  # guard: K-11
             raise CommitConflict(
                 f"{core.uri}: {_restore(begun)}, and the table may be part before and part after"
                 f" it. Nothing was done. {_finish(begun)}"
             )
-    if verb in _WAITS_FOR_RESHARD:
+    if verb == "restore":
         reshard = read_resharding(core.store)
         if reshard is not None and reshard.is_open:
             raise CommitConflict(

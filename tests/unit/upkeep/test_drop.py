@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -63,6 +64,21 @@ GRAVE = {
 
 NUMBERS = {"_weir/shards/*/floor/place", "_weir/shards/*/places"}
 """Where the log had a place of its own: the number of the next one."""
+
+
+class Overtaken:
+    """A store before whose first new object in a folder something else happens."""
+
+    def __init__(self, inner: Any, folder: str, act: Callable[[], object]) -> None:
+        self._inner, self._folder, self._act = inner, folder, [act]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def put_if_absent(self, path: str, data: bytes) -> Any:
+        if path.startswith(self._folder) and self._act:
+            self._act.pop()()
+        return self._inner.put_if_absent(path, data)
 
 
 def ids(table: weir.Table) -> list[int]:
@@ -770,6 +786,25 @@ def test_c16_a_collection_that_slept_raises_no_floor_of_the_next_table(tmp_path:
     assert anew.compact().base_version is not None
     anew.checkpoint(name="made")
     load_rows(anew, {7: "loaded"}, replaces=False)
+    assert ids(anew) == [*range(10), 99]
+
+
+def test_c16_a_restore_that_slept_is_not_announced_in_the_next_table(tmp_path: Path) -> None:
+    """No verb would have taken the next table on: its restore could not be finished."""
+    table = filled(tmp_path / "t")
+    held = table.checkpoint()
+    store, made = table.core.store, list[weir.Table]()
+
+    def overtake() -> None:
+        weir.drop(table.uri)
+        made.append(filled(tmp_path / "t"))
+
+    table.core.store = Overtaken(store, paths.clone_chain(), overtake)
+    with pytest.raises(weir.WeirError):
+        table.restore(held)
+    (anew,) = made
+    anew.compact()
+    anew.checkpoint()
     assert ids(anew) == [*range(10), 99]
 
 
