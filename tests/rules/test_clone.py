@@ -771,3 +771,19 @@ def test_c10_a_deep_clone_copies_the_files_of_its_version_only(tmp_path):
     assert copy.count("s = 'word3'") == 102
     assert copy.search("s", "last", k=5).num_rows == 1
     assert lance.dataset(copy.uri).to_table().num_rows == 103
+
+
+@pytest.mark.timeout(60)
+def test_g13_a_forged_mark_of_a_used_position_lets_no_clone_look_for_ever(tmp_path):
+    """Whoever writes there may say that 2**62 entries were used: no more are asked for than are
+    listed."""
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, [1], "x")
+    (shard,) = table.core.shard_ids()
+    table.core.log(shard).manifests.floors.raise_to("used", 1 << 62)
+    held = table.checkpoint()
+    with pytest.raises(MissingEntry, match="acknowledged rows are lost"):
+        table.clone(str(tmp_path / "copy"), held)
+    copy = table.clone(str(tmp_path / "copy"), held, accept_loss=True)
+    assert rows(copy) == expect(([1], "x"))

@@ -67,17 +67,20 @@ def copy_wal(
     shift: int = 0,
 ) -> CopiedLog:
     """Copy the entries `(R, T]`, each to its own position plus `shift`."""
-    found = False
     tokens: dict[str, int] = {}
-    first = start = pin.replay_after
+    there = _positions(source, pin)
+    start = Position(there[0] - 1) if there else pin.wal_through
+    if start > pin.replay_after and scope != "all" and not accept_loss:  # guard: C-9
+        raise lost_prefix(pin, start, source.wal.uri)
     copied = 0
-    for position, data in _entries(source, pin):
+    gap = next(
+        (p for p, found in enumerate(there, start + 1) if p != found), start + len(there) + 1
+    )
+    if gap <= pin.wal_through:  # guard: C-8
+        raise _hole(source, pin, Position(gap))
+    for position, data in _entries(source, there):
         if data is None:
-            if found:  # guard: C-8
-                raise _hole(source, pin, position)
-            start = position
-            continue
-        found = True
+            raise _hole(source, pin, position)
         path = paths.wal_path(source.shard, position)
         entry = decode_entry(data, position=position, path=f"{source.wal.uri}/{path}")
         if entry.epoch > pin.epoch:  # guard: C-7
@@ -90,8 +93,6 @@ def copy_wal(
         copied += len(data)
         for app, number in entry.tokens:
             tokens[app] = max(number, tokens.get(app, number))
-    if start > first and scope != "all" and not accept_loss:  # guard: C-9
-        raise lost_prefix(pin, start, source.wal.uri)
     return CopiedLog(start, copied, tokens)
 
 
@@ -104,13 +105,22 @@ def lost_prefix(pin: ShardCut, last: Position, where: str) -> MissingEntry:
     )
 
 
-def _entries(source: ShardSite, pin: ShardCut) -> Iterator[tuple[Position, bytes | None]]:
-    first = pin.replay_after + 1
-    while first <= pin.wal_through:
-        wanted = [Position(p) for p in range(first, min(first + CHUNK, pin.wal_through + 1))]
-        where = [paths.wal_path(source.shard, p) for p in wanted]
+def _positions(source: ShardSite, pin: ShardCut) -> list[Position]:
+    """The entries of the checkpoint that are there, ascending. Only what is listed is asked for: a
+    mark that another program left may say that the log is of any length (G-13)."""
+    listed = source.wal.list(paths.wal_dir(source.shard))
+    found = (paths.parse_wal_name(meta.path.rpartition("/")[2]) for meta in listed)
+    return sorted(p for p in found if p is not None and pin.replay_after < p <= pin.wal_through)
+
+
+def _entries(
+    source: ShardSite, wanted: Sequence[Position]
+) -> Iterator[tuple[Position, bytes | None]]:
+    first = 0
+    while some := wanted[first : first + CHUNK]:
+        where = [paths.wal_path(source.shard, p) for p in some]
         found = get_some(source.wal, where, source.env.limits.read_bytes)
-        yield from zip(wanted, found, strict=False)
+        yield from zip(some, found, strict=False)
         first += len(found)
 
 
