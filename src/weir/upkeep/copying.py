@@ -73,9 +73,8 @@ def copy_wal(
     if start > pin.replay_after and scope != "all" and not accept_loss:  # guard: C-9
         raise lost_prefix(pin, start, source.wal.uri)
     copied = 0
-    gap = next(
-        (p for p, found in enumerate(there, start + 1) if p != found), start + len(there) + 1
-    )
+    wanted = range(start + 1, start + len(there) + 1)
+    gap = next((p for p, found in zip(wanted, there, strict=True) if p != found), wanted.stop)
     if gap <= pin.wal_through:  # guard: C-8
         raise _hole(source, pin, Position(gap))
     for position, data in _entries(source, there):
