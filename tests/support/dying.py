@@ -92,7 +92,6 @@ LAKE_WRITES = (
     "mark_compacted",
     "shallow_clone",
     "cleanup_old_versions",
-    "compact_files",
     "commit_files",
     "optimize_indices",
     "create_index",

@@ -49,10 +49,7 @@ class AdoptReport:
 
 
 def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
-    """Fold a shard that is outside the routing, its rows as newer or older than the table's.
-
-    Fences its writers for good. `InvalidInput` for a shard of the routing, or an unknown one.
-    """
+    """See `Table.adopt_shard`."""
     if order not in get_args(Order):
         raise InvalidInput(f"order must be 'newer' or 'older', got {order!r}")
     manifest = core.log(shard).latest()

@@ -42,17 +42,7 @@ def create(
     name: str | None = None,
     ttl: Duration | None = None,
 ) -> Checkpoint:
-    """Pin the table as it is now and return the checkpoint.
-
-    Scope "all" flushes everything accepted before the call, so that no log is needed to read it. It
-    flushes through the writers of this handle; a shard with unflushed rows that another
-    process writes is claimed, which fences that writer. Scope "durable" pins every acknowledged row
-    and the log up to it; nothing is flushed, no writer is disturbed. With `ttl` None it is kept
-    until deleted. `name` is a label that several may share. The cut is per shard, at about five
-    requests and the cost of a flush each; the base and the record take a dozen more.
-    `CommitConflict` while a restore is unfinished, `CorruptEntry` when another program removed rows
-    that the base held (L-8): the checkpoint would lack them.
-    """
+    """See `Table.checkpoint`."""
     if scope not in ("all", "durable"):
         raise InvalidInput(f"scope must be 'all' or 'durable', not {scope!r}")
     check_name(name)
@@ -113,10 +103,7 @@ def before(core: Core, time: datetime) -> Checkpoint:
 
 
 def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
-    """Keep it until `ttl` from now, or for ever; never shorter than before (K-5).
-
-    Raises `CheckpointNotFound` when it is gone.
-    """
+    """See `Table.refresh_checkpoint` (K-5)."""
     lifetime = None if ttl is None else seconds(ttl, name="ttl")
     store = core.store
     expires = None if lifetime is None else store.now() + lifetime
@@ -124,11 +111,7 @@ def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
 
 
 def delete(core: Core, ref: Ref) -> None:
-    """Delete a checkpoint, or all with that name; it is no error if it is already gone (K-5).
-
-    A clone's pin is deleted only by its id; the files the clone shares then lose their protection.
-    `CommitConflict` for one that an unfinished restore needs (K-11).
-    """
+    """See `Table.delete_checkpoint` (K-5)."""
     core.record_number()  # C-16
     records = Holds(core.store)
     target = _ref(ref)

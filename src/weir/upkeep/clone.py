@@ -98,18 +98,7 @@ def clone(
     accept_loss: bool = False,
     engine: Literal["local"] | Runner = "local",
 ) -> Core:
-    """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
-
-    The base is shared by reference, so a clone of any size costs a few small objects; its files
-    stay pinned in the parent until the clone no longer shares any of them (C-14). Uncompacted
-    SSTables and the pinned part of the log are copied. The destination may be on another bucket or
-    another kind of store; with `deep=True` the base is copied too and nothing is shared. Without
-    `checkpoint` a temporary one of scope "durable" is made. Raises `InvalidInput` when the
-    destination is taken, is inside a table, or was begun as another clone; `MissingEntry` when rows
-    of the checkpoint were lost with a WAL store, unless `accept_loss` (recorded in the clone);
-    `StoreUnsuitable` for a destination or `wal_uri` without put-if-absent. Running it again after a
-    failure finishes it. `engine` copies the base of a deep clone.
-    """
+    """See `Table.clone`. `engine` copies the base of a deep clone."""
     options = dict(core.storage_options if storage_options is None else storage_options)
     uri = normalize(destination)
     if uri == core.uri:

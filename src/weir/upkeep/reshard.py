@@ -77,15 +77,7 @@ def reshard(
     compact: bool = True,
     engine: Literal["local"] | Runner = "local",
 ) -> ReshardReport:
-    """Spread the table's rows by `sharding` from now on; rows already there stay where they are.
-
-    Safe under load: writers of `table.writer()` pause briefly and go on, other writers of the
-    old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are folded
-    into the base afterwards, by `engine` as `table.compact` takes it. Raises `InvalidInput` for a
-    sharding that does not fit, or while another reshard is unfinished; `CommitConflict` while a
-    restore is; `CorruptEntry` as `checkpoint` does. Costs a claim, a flush and two manifests per
-    old shard.
-    """
+    """See `Table.reshard`. `engine` folds the old shards' rows."""
     check_sharding(sharding, core.schema().plain, core.record.primary_key)
     _require_routes(core, sharding)
     state, record = _begin(core, sharding, engine)

@@ -97,13 +97,7 @@ class RestoreReport:
 
 
 def restore(core: Core, checkpoint: Ref) -> RestoreReport:
-    """Make the table what it was at the checkpoint; every writer is fenced.
-
-    Raises `CheckpointNotFound`; `InvalidInput` when the table was resharded since (clone the
-    checkpoint instead); `CommitConflict` while a reshard is unfinished; `MissingEntry` when log
-    rows of a durable checkpoint are gone. Close this process's own writers first: they are fenced
-    like all others. Cost: a claim and a manifest for each shard, a commit of the base.
-    """
+    """See `Table.restore`."""
     target = checkpoints.find(core, checkpoint)
     _require_possible(core, target)
     _require_tables(core, target)  # guard: G-13 test_inside_the_table

@@ -107,19 +107,7 @@ def compact(
     lease: Duration = LEASE,
     progress: Progress | None = None,
 ) -> CompactReport:
-    """Fold everything that waits into the base, in one commit; return what was done.
-
-    `fold_wal` also folds log entries that are in no SSTable. None: those that no writer keeps in
-    memory, as Spark and WAL-only writers leave them; True: all of them, for which every shard whose
-    log holds rows and may get more is claimed, and its writer fenced (its rows are safe); False:
-    only those of sealed shards. `report.notes` lists what stays in a log.
-    `cluster` sorts new files by key. `indexes` extends the base's indexes to the new rows.
-    `rewrite` also rewrites files that are small or hold deleted rows; None: when there are many
-    such. Safe to run beside anything, another compaction included: a run that finds a claim younger
-    than `lease` does nothing (`report.skipped`); one that lost its claim, or met a reshard, raises
-    `CommitConflict`. Where another program cleaned up the versions that show whether its commit
-    succeeded, it raises `UnknownOutcome`; the next run folds what is not in the base.
-    """
+    """See `Table.compact`."""
     core.record_number()  # C-16: not by a handle of a dropped table
     if isinstance(engine, str) and engine != "local":
         raise InvalidInput(

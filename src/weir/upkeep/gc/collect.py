@@ -57,18 +57,7 @@ def gc(
     veto: Veto | None = None,
     workers: int = WORKERS,
 ) -> GcReport:
-    """Delete objects that nothing refers to.
-
-    `min_age` is slack for readers without a checkpoint, not a safety margin. `fence_retention` is
-    how long the first entry of every epoch stays in the log, which is what stops a native writer
-    that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
-    `fence_ttl` of the table and of every table dropped at its place (C-16). `kinds` chooses among
-    `KINDS`. `veto(kind, path)` keeps single objects. With `dry_run` nothing is written. A failing
-    task is in `report.errors` and does not stop the others. One listing of the table, about ten
-    small requests per shard, and one bulk request per thousand objects deleted. Raises
-    `CorruptEntry` when another program rolled back or overwrote the base: the repair needs the
-    later versions (L-8).
-    """
+    """See `Table.gc`."""
     _require_whole(core)
     return collect(
         core,

@@ -93,7 +93,7 @@ def release_tags(job: GcRun) -> list[str]:
 def collect_chains(job: GcRun, kind: HoldKind) -> None:
     """Delete dead chains and superseded records of one kind."""
     for hold in job.holds.all(kind):
-        _count(job, kind, hold.listed)
+        job.count(kind, len(hold.listed), _size(hold.listed), {})
         # An appender to a checkpoint's chain checks for record 1 afterwards; others do not.
         wait = job.ages.min_age if kind == "checkpoints" else job.ages.fence_retention
         *rest, last = hold.listed.values()
@@ -104,10 +104,8 @@ def collect_chains(job: GcRun, kind: HoldKind) -> None:
         _supersede(job, kind, hold.listed)
 
 
-def _count(job: GcRun, kind: str, listed: Listed) -> None:
-    part = job.report.kind(kind)
-    part.seen += len(listed)
-    part.seen_bytes += sum(meta.size for meta in listed.values())
+def _size(listed: Listed) -> int:
+    return sum(meta.size for meta in listed.values())
 
 
 def _supersede(job: GcRun, kind: str, listed: Listed) -> None:
@@ -172,5 +170,5 @@ def collect_leftovers(job: GcRun) -> None:
             continue  # another collector prunes it
         # Beside a damaged record older ones stay.
         codec.loads(data, dict, f"{store.uri}/{newest.path}")  # guard: G-11 test_gc_chains
-        _count(job, "leftovers", listed)
+        job.count("leftovers", len(listed), _size(listed), {})
         _supersede(job, "leftovers", listed)

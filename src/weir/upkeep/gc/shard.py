@@ -116,7 +116,6 @@ def _each(job: GcRun, visits: list[Visit], step: Callable[[Visit], bool]) -> lis
 
     going = job.core.env.threads.map(one, visits, workers=job.core.workers)
     for visit in visits:
-        visit.tell()
         if visit.error is not None:
             job.fail(str(visit.site), visit.error)
             visit.error = None
