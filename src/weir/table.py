@@ -52,7 +52,7 @@ from weir.upkeep.move_wal import WalMoveReport, move_wal
 from weir.upkeep.parents import discard, release_clone
 from weir.upkeep.reshard import ReshardReport, reshard
 from weir.upkeep.restore import RestoreReport, restore
-from weir.upkeep.tasks import Progress, Runner
+from weir.upkeep.tasks import Progress, Runner, runner_of
 
 if TYPE_CHECKING:
     from weir.read.sql import Engine
@@ -674,7 +674,7 @@ class Table:
         """
         return compact(
             self.core,
-            engine=engine,
+            engine=runner_of(engine),
             fold_wal=fold_wal,
             cluster=cluster,
             indexes=indexes,
@@ -768,4 +768,4 @@ class Table:
         not fit, or while another reshard is unfinished; `CommitConflict` while a restore is;
         `CorruptEntry` as `checkpoint` does. A claim, a flush, two manifests per shard.
         """
-        return reshard(self.core, sharding, compact=compact, engine=engine)
+        return reshard(self.core, sharding, compact=compact, engine=runner_of(engine))

@@ -21,6 +21,7 @@ from weir.records.lineage import read_lineage
 from weir.store.open import open_store
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import clone as clones
+from weir.upkeep import parents
 from weir.upkeep.gc.collect import collect
 from weir.upkeep.health import find_problems
 from weir.upkeep.parents import settle_pins
@@ -194,12 +195,12 @@ def test_c3_discard_removes_pins_first_and_objects_second(tmp_path):
     with pytest.raises(Died):
         clones.clone(watched(table.core, ("clone", "checkpoint"), dies_at("kept")), target, made)
     table.discard_clone(target)
-    clones.discard(target)
+    parents.discard(target)
     assert [c.id for c in table.checkpoints()] == [made.id]
     assert list(open_store(target).list("")) == []
     copy = table.clone(target, made)
     with pytest.raises(InvalidInput, match="complete table"):
-        clones.discard(target)
+        parents.discard(target)
     assert rows(copy) == BEFORE
 
 

@@ -23,18 +23,6 @@ from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make
 from weir.upkeep.unfinished import require_settled, require_unneeded
 
-__all__ = [
-    "Checkpoint",
-    "before",
-    "checkpoints",
-    "create",
-    "delete",
-    "derive",
-    "find",
-    "pinned",
-    "refresh",
-]
-
 
 def create(
     core: Core,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 from uuid import UUID
 
 from weir.env import Env
@@ -29,7 +29,7 @@ from weir.store.api import Meta, ObjectExists, Store, is_local
 from weir.store.bounded import get_some
 from weir.store.open import open_store
 from weir.types import Position, Version
-from weir.upkeep.tasks import Result, Run, Runner, Task
+from weir.upkeep.tasks import LOCAL, Result, Run, Runner, Task
 
 WORKERS: Final = 8
 CHUNK: Final = 64
@@ -167,11 +167,10 @@ def copy_base(
     return copied + len(data)
 
 
-def copy_by(core: Core, target: Store, engine: Literal["local"] | Runner) -> Copy | None:
+def copy_by(core: Core, target: Store, runner: Runner) -> Copy | None:
     """A `Copy` by the tasks of an engine, which use the table's storage options; None: locally."""
-    if isinstance(engine, str):
+    if runner.name == LOCAL.name:
         return None
-    runner = engine
 
     def copy(objects: Sequence[Meta]) -> int:
         results = runner.run(core, _copy_tasks(objects, target, runner.slots), None)

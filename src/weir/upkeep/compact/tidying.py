@@ -12,7 +12,7 @@ from weir.errors import CommitConflict
 from weir.lake.api import Base
 from weir.lake.base.fold import ROWS_PER_FILE
 from weir.routing.core import Core
-from weir.upkeep.tasks import LocalRunner, Progress, Result, Run, Runner, Task
+from weir.upkeep.tasks import LOCAL, Progress, Result, Run, Runner, Task
 
 SMALL_FRAGMENTS: Final = 16
 """From this many fragments of less than a quarter file on, rewriting them is worth it."""
@@ -25,16 +25,15 @@ def tidy(
     *,
     indexes: bool = True,
     rewrite: bool | None = None,
-    engine: Runner | None = None,
+    engine: Runner = LOCAL,
     progress: Progress | None = None,
 ) -> list[str]:
     """Rewrite files that are small or hold deleted rows, on request or if there are many such, and
-    extend indexes to all rows, by tasks of `engine` (None: in this process).
+    extend indexes to all rows, by tasks of `engine`.
 
     Returns what was left for the next run, in words.
     """
     lake = core.lake
-    runner = engine or LocalRunner()
     notes: list[str] = []
     try:
         wanted = rewrite or (rewrite is None and _is_worth_it(lake.open_base()))
@@ -47,9 +46,9 @@ def tidy(
                 " table.create_index(..., replace=True), then compact"
             )
         elif wanted:
-            _rewrite(core, runner, progress)
+            _rewrite(core, engine, progress)
         if indexes and lake.indexes():
-            runner.run(core, [{"run": "compact.tidying.optimize"}], progress)
+            engine.run(core, [{"run": "compact.tidying.optimize"}], progress)
     except CommitConflict as lost:
         notes.append(
             f"small files and indexes were not optimized, the next compaction does it: {lost}"

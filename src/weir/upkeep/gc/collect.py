@@ -27,19 +27,11 @@ from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.defaults import FENCE_RETENTION, MIN_AGE
 from weir.upkeep.gc import records
 from weir.upkeep.gc.plan import Ages
-from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
+from weir.upkeep.gc.report import KINDS, GcReport, Kind, Progress, Veto
 from weir.upkeep.gc.run import WORKERS, GcRun
 from weir.upkeep.gc.shard import collect_shards
 from weir.upkeep.parents import left_over_pins, settle_pins
 from weir.upkeep.pinning import base_marks
-
-__all__ = [
-    "KINDS",
-    "GcReport",
-    "KindReport",
-    "collect",
-    "gc",
-]
 
 logger = logging.getLogger("weir.gc")
 
