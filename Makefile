@@ -71,7 +71,7 @@ interrupts: setup ## interrupt every verb and every read at every point (VERB=pu
 fuzz: setup ## random histories of every verb on real Lance, against dictionaries (SEEDS=n)
 	@$(BIN)/python -m tests.fuzz --seeds $(SEEDS)
 	@$(BIN)/python -m tests.fuzz.pairs
-	@for table in appended per-writer; do $(BIN)/python -m tests.fuzz.pairs --table $$table --every 3 || exit 1; done
+	@for table in appended per-writer rival; do $(BIN)/python -m tests.fuzz.pairs --table $$table --every 3 || exit 1; done
 
 cluster: setup ## only the Spark tests on a master and workers of their own
 	@$(JAVA) $(BIN)/python -m pytest -m cluster

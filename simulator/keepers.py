@@ -22,8 +22,9 @@ from weir.merge.merge import winners
 from weir.read.reader import SnapshotReader
 from weir.read.scan import Scan
 from weir.read.snapshot import Snapshot
+from weir.records.checkpoints import Checkpoint
 from weir.routing.core import Core
-from weir.upkeep.checkpoint import Checkpoint, create, delete
+from weir.upkeep.checkpoint import create, delete
 from weir.upkeep.compact.run import compact
 from weir.upkeep.gc.collect import collect
 from weir.upkeep.tasks import Progress, Result, Task, run_task

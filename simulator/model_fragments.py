@@ -34,7 +34,7 @@ from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.lake.base.fold_commit import Folds
 from weir.lake.base.folded import fold_number, folded_into, load_number
-from weir.lake.base.versions import RESTORE
+from weir.lake.base.versions import RESTORE, FilePlan
 from weir.store.api import ObjectExists, ObjectMissing, Store
 
 _PASSED: Final = frozenset({"config"})
@@ -377,11 +377,26 @@ class FragmentLake(Folds, ModelLake):
 
     # -- what any program does -------------------------------------------------------------------
 
-    def compact_files(self, *, target_rows_per_fragment: int | None = None) -> int:
+    def compact_files(self) -> int:
         """Rewrite all rows into one new file; `CommitConflict` if another commit came first."""
+        plan = self.plan_files(target_rows_per_fragment=0)
+        return self.commit_files(plan, plan.tasks)
+
+    def plan_files(self, *, target_rows_per_fragment: int) -> FilePlan:
+        """One task for all of them, where there is something to gain."""
         base = self.open_base()
         old = base.of.get_fragments()
-        if len(old) + sum(bool(fragment.deleted) for fragment in old) < 2:
+        has_work = len(old) + sum(bool(fragment.deleted) for fragment in old) >= 2
+        return FilePlan(base, ("all",) if has_work else ())  # type: ignore[arg-type]
+
+    def rewrite_files(self, task: str) -> str:
+        """The model writes the file when it is committed."""
+        return task
+
+    def commit_files(self, plan: FilePlan, results: Sequence[str]) -> int:
+        """On top of the version that was planned on."""
+        base: FragmentBase = plan.dataset
+        if not results:
             return base.version
         made = self._fresh(base.table, f"rewritten-{base.version}.model")
         try:

@@ -50,7 +50,7 @@ class ModelLake(Lake):
 
     is_lance = False
     add_columns = drop_columns = rename_column = set_expire = drop_expired = _not_modelled
-    plan_files = rewrite_files = commit_files = compact_files = _not_modelled
+    plan_files = rewrite_files = commit_files = _not_modelled
     create_index = drop_index = optimize_indices = _not_modelled
     read_commits = mem_wal_at = _not_modelled
 

@@ -17,9 +17,10 @@ from simulator.steps import watched
 from simulator.truth import Rollback, State, Violation
 from weir.errors import WeirError
 from weir.making import open as open_table
+from weir.records.checkpoints import Checkpoint
 from weir.records.lineage import read_lineage
 from weir.table import Table
-from weir.upkeep.checkpoint import Checkpoint, create
+from weir.upkeep.checkpoint import create
 from weir.upkeep.restore import RestoreReport, restore
 
 MOMENTS_MAX = 4

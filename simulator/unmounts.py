@@ -32,10 +32,11 @@ from weir.format.sharding import Unsharded
 from weir.making import create_shards
 from weir.making import open as open_table
 from weir.read.scan import Scan
+from weir.records.checkpoints import Checkpoint
 from weir.records.table import Route, TableRecords
 from weir.routing.core import Core
 from weir.store.open import open_store
-from weir.upkeep.checkpoint import Checkpoint, create, delete
+from weir.upkeep.checkpoint import create, delete
 
 DISK, SPARE = "/wal", "/wal-2"
 OTHER = "s3://other"

@@ -52,7 +52,7 @@ from weir.upkeep.move_wal import WalMoveReport, move_wal
 from weir.upkeep.parents import discard, release_clone
 from weir.upkeep.reshard import ReshardReport, reshard
 from weir.upkeep.restore import RestoreReport, restore
-from weir.upkeep.tasks import Progress, Runner
+from weir.upkeep.tasks import Progress, Runner, runner_of
 
 if TYPE_CHECKING:
     from weir.read.sql import Engine
@@ -584,7 +584,8 @@ class Table:
         is needed to read it; a shard with unflushed rows that another process writes is claimed,
         which fences that writer. With `ttl` None it is kept until deleted. `name` is a label that
         several may share. The cut is per shard, at about five requests and a flush each; the rest
-        takes a dozen more.
+        takes a dozen more. Raises `CommitConflict` while a restore is unfinished, `CorruptEntry`
+        when another program removed rows that the base held: the checkpoint would lack them.
         """
         return checkpoints.create(self.core, scope=scope, name=name, ttl=ttl)
 
@@ -593,7 +594,11 @@ class Table:
         return checkpoints.checkpoints(self.core)
 
     def delete_checkpoint(self, checkpoint: Ref) -> None:
-        """Delete a checkpoint; it is no error if it is already gone."""
+        """Delete a checkpoint, or all with that name; it is no error if it is already gone.
+
+        A clone's pin is deleted only by its id; the files the clone shares then lose their
+        protection. `CommitConflict` for one that an unfinished restore needs.
+        """
         checkpoints.delete(self.core, checkpoint)
 
     def refresh_checkpoint(self, checkpoint: Ref, ttl: Duration | None = None) -> Checkpoint:
@@ -612,10 +617,12 @@ class Table:
     ) -> Table:
         """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
 
-        The base is shared by reference and pinned here; with `deep` it is copied and nothing is
-        shared. Uncompacted SSTables and the pinned part of the log are copied. Without `checkpoint`
-        a temporary one of scope "durable" is made. Raises `InvalidInput` when the destination is
-        taken or was begun as another clone; `MissingEntry` when rows of the checkpoint were lost
+        The base is shared by reference, so a clone of any size costs a few small objects, and its
+        files stay pinned here until the clone shares none of them; with `deep` it is copied and
+        nothing is shared. Uncompacted SSTables and the pinned part of the log are copied. The
+        destination may be another bucket or kind of store. Without `checkpoint` a temporary one of
+        scope "durable" is made. Raises `InvalidInput` when the destination is taken, is inside a
+        table, or was begun as another clone; `MissingEntry` when rows of the checkpoint were lost
         with a WAL store, unless `accept_loss` (recorded); `StoreUnsuitable` for a store without
         put-if-absent (probed with 60 requests). After a failure, run it again.
         """
@@ -632,8 +639,12 @@ class Table:
         )
 
     def release_clone(self, uri: str) -> list[UUID]:
-        """Release the pins that a deleted clone still holds here; returns their ids.
-        `InvalidInput` when it holds none here, or still exists and shares files."""
+        """Release the pins that a clone still holds here, by your word; returns their ids.
+
+        For a clone that was deleted or never finished, or whose disk nobody will mount again; the
+        next collection deletes the files it shared. `InvalidInput` when it holds none here, or
+        still exists and shares files.
+        """
         return release_clone(self.core, uri)
 
     def discard_clone(self, uri: str) -> None:
@@ -666,7 +677,7 @@ class Table:
         """
         return compact(
             self.core,
-            engine=engine,
+            engine=runner_of(engine),
             fold_wal=fold_wal,
             cluster=cluster,
             indexes=indexes,
@@ -693,8 +704,9 @@ class Table:
         that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
         `fence_ttl` of the table and of those dropped at its place. `kinds` chooses what is
         collected. `veto(kind, path)` keeps single objects. With `dry_run` nothing is written. Tasks
-        that fail are in `report.errors`. One listing of the table, some ten requests a shard, and
-        one per thousand objects deleted.
+        that fail are in `report.errors`, the others go on. `CorruptEntry` when another program
+        rolled back or overwrote the base: the repair needs the later versions. One listing of the
+        table, some ten requests a shard, and one per thousand objects deleted.
         """
         return gc(
             self.core,
@@ -708,7 +720,11 @@ class Table:
         )
 
     def adopt_shard(self, shard: UUID, order: Order) -> AdoptReport:
-        """Seal another program's shard and fold its rows as "newer" or "older" ones."""
+        """Seal another program's shard and fold its rows as newer or older than the table's own.
+
+        Fences its writers for good. `InvalidInput` for a shard of the routing, or an unknown one;
+        `CommitConflict` while a restore is unfinished.
+        """
         return adopt_shard(self.core, shard, order)
 
     def move_wal(
@@ -734,8 +750,9 @@ class Table:
         """Make the table what it was at the checkpoint; every writer is fenced.
 
         Raises `CheckpointNotFound`; `InvalidInput` when the table was resharded since (clone the
-        checkpoint instead); `MissingEntry` when log rows of a durable checkpoint are gone. Close
-        your own writers first. Cost: a claim and a manifest for each shard, a commit of the base.
+        checkpoint instead); `CommitConflict` while a reshard is unfinished; `MissingEntry` when log
+        rows of a durable checkpoint are gone. Close your own writers first. Cost: a claim and a
+        manifest for each shard, a commit of the base.
         """
         return restore(self.core, checkpoint)
 
@@ -751,6 +768,7 @@ class Table:
         Safe under load: writers of `table.writer()` pause briefly and go on, other writers of
         the old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are
         folded into the base afterwards, by `engine`. Raises `InvalidInput` for a sharding that does
-        not fit, or while another reshard is unfinished. A claim, a flush, two manifests per shard.
+        not fit, or while another reshard is unfinished; `CommitConflict` while a restore is;
+        `CorruptEntry` as `checkpoint` does. A claim, a flush, two manifests per shard.
         """
-        return reshard(self.core, sharding, compact=compact, engine=engine)
+        return reshard(self.core, sharding, compact=compact, engine=runner_of(engine))

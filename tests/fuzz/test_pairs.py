@@ -5,9 +5,10 @@
 
 import pytest
 
-from tests.fuzz.pairs import MODES, VERBS, run
+from tests.fuzz.pairs import MODES, VERBS, run, verbs_of
 
 FEW = [(kind, verb) for kind in ("appended", "per-writer") for verb in ("fold_wal", "restore")]
+FEW += [("rival", "adopt_shard")]
 
 
 @pytest.mark.slow
@@ -16,7 +17,7 @@ FEW = [(kind, verb) for kind in ("appended", "per-writer") for verb in ("fold_wa
 def test_a_verb_that_another_one_interrupts_or_follows_loses_nothing(kind: str, first: str) -> None:
     """Where in the first the others come differs from pair to pair."""
     told: list[str | None] = []
-    every = 23 if kind == "keyed" else 31
-    for number, then in enumerate(VERBS):
+    every = 37 if kind == "keyed" else 53
+    for number, then in enumerate(verbs_of(kind)[1]):
         told += run(first, then, MODES, range(1 + number % every, 200, every), kind)
     assert told.count(None) == len(told), "\n".join(filter(None, told))

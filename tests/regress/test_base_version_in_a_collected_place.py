@@ -17,14 +17,13 @@ from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
 from tests.support.sim_table import collect_all, core_on
 from weir.config import WriterConfig
 from weir.errors import CommitConflict
-from weir.format.paths import base_floor_dir
 from weir.lake.base.versions import Cleaned
 from weir.read.scan import Scan
-from weir.records.marks import Marks
 from weir.records.table import TableRecords
 from weir.store.memory import MemoryStore
 from weir.upkeep.checkpoint import create
 from weir.upkeep.compact.run import compact
+from weir.upkeep.pinning import base_marks
 
 ALWAYS_PROVE = WriterConfig(fence_ttl=0)
 
@@ -67,7 +66,7 @@ def test_g6_a_fold_committed_into_a_collected_place_is_no_fold():
         for token in ("a", "b", "c"):
             lake.fence_base(token)
         lake.cleanup_old_versions(timedelta(0))
-        Marks(store, base_floor_dir()).raise_to(lake.open_base().version - 1)
+        base_marks(handle_on(store).core).raise_to(lake.open_base().version - 1)
 
     # Version 1 is the empty base, 2 the sleeper's own fence, 3 its fold.
     sleepy = Sleeper(store, "_versions/00000000000000000003", overtake)

@@ -21,6 +21,7 @@ from weir.records.lineage import read_lineage
 from weir.store.open import open_store
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import clone as clones
+from weir.upkeep import parents
 from weir.upkeep.gc.collect import collect
 from weir.upkeep.health import find_problems
 from weir.upkeep.parents import settle_pins
@@ -194,12 +195,12 @@ def test_c3_discard_removes_pins_first_and_objects_second(tmp_path):
     with pytest.raises(Died):
         clones.clone(watched(table.core, ("clone", "checkpoint"), dies_at("kept")), target, made)
     table.discard_clone(target)
-    clones.discard(target)
+    parents.discard(target)
     assert [c.id for c in table.checkpoints()] == [made.id]
     assert list(open_store(target).list("")) == []
     copy = table.clone(target, made)
     with pytest.raises(InvalidInput, match="complete table"):
-        clones.discard(target)
+        parents.discard(target)
     assert rows(copy) == BEFORE
 
 
@@ -771,3 +772,19 @@ def test_c10_a_deep_clone_copies_the_files_of_its_version_only(tmp_path):
     assert copy.count("s = 'word3'") == 102
     assert copy.search("s", "last", k=5).num_rows == 1
     assert lance.dataset(copy.uri).to_table().num_rows == 103
+
+
+@pytest.mark.timeout(60)
+def test_g13_a_forged_mark_of_a_used_position_lets_no_clone_look_for_ever(tmp_path):
+    """Whoever writes there may say that 2**62 entries were used: no more are asked for than are
+    listed."""
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, [1], "x")
+    (shard,) = table.core.shard_ids()
+    table.core.log(shard).manifests.floors.raise_to("used", 1 << 62)
+    held = table.checkpoint()
+    with pytest.raises(MissingEntry, match="acknowledged rows are lost"):
+        table.clone(str(tmp_path / "copy"), held)
+    copy = table.clone(str(tmp_path / "copy"), held, accept_loss=True)
+    assert rows(copy) == expect(([1], "x"))

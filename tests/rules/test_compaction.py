@@ -391,7 +391,7 @@ def test_p5_a_piece_that_is_streamed_gives_the_same_rows(
             if indexed:
                 lance.dataset(table.uri).create_scalar_index(key[0], "BTREE")
     report = table.compact(cluster=cluster, progress=lambda kind, _done, _total: kinds.append(kind))
-    assert set(kinds) == {"compact.tasks.fold_streamed"}
+    assert {kind for kind in kinds if "tidying" not in kind} == {"compact.tasks.fold_streamed"}
     assert (report.rows_written, report.rows_deleted) == (43, 3)
     got = table.scan(freshness="base").to_table().to_pylist()
     assert sorted((r["n"], r["v"]) for r in got) == sorted(model.items())

@@ -46,7 +46,7 @@ def rewrite_files(table: weir.Table) -> None:
 
 
 def tidy(table: weir.Table) -> None:
-    weir.open(table.uri).core.lake.compact_files(target_rows_per_fragment=1_000_000)  # type: ignore[attr-defined]
+    lance.dataset(table.uri).optimize.compact_files(target_rows_per_fragment=1_000_000)
 
 
 def drop_a_column(table: weir.Table) -> None:

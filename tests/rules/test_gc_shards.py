@@ -82,7 +82,7 @@ def test_k1b_pins_are_read_once_when_the_floors_of_every_shard_are_up(tmp_path):
 def test_k1b_in_waves_too_the_floors_come_before_the_pins(tmp_path, monkeypatch):
     """With more listed objects than the bound, shards go in waves, here one at a time."""
     monkeypatch.setattr(gc_shard, "LISTED_MAX", 1)
-    monkeypatch.setattr(gc_shard, "_SHARDS_LISTED", 1)
+    monkeypatch.setattr(gc_shard, "_FIRST_LISTED", 1)
     table = flushed(tmp_path / "t", 3)
     _, trace = traced(table)
     for shard in table.shards():

@@ -30,6 +30,7 @@ from weir.store.local import LocalStore
 from weir.store.open import open_store
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import clone as clones
+from weir.upkeep import parents
 from weir.upkeep.gc.collect import collect
 
 A, B = range(10), range(5, 20)
@@ -319,10 +320,10 @@ def test_g13_discarding_a_failed_clone_stays_in_its_own_folders(tmp_path):
         clones.clone(watched(table.core, ("clone", "checkpoint"), dies_at("kept")), str(target))
     Path(target, "_weir", "staging").symlink_to(tmp_path / "outside")
     with pytest.raises(StoreDenied, match="link"):
-        clones.discard(str(target))
+        parents.discard(str(target))
     assert files(tmp_path / "outside") == precious
     Path(target, "_weir", "staging").unlink()
-    clones.discard(str(target))
+    parents.discard(str(target))
     assert files(tmp_path / "outside") == precious
     assert files(target / "neighbour") == before
     assert rows(again(neighbour)) == expect((A, "a2"), (B, "b"))
@@ -515,7 +516,7 @@ def test_g13_a_clone_lets_go_of_its_own_pins_only(tmp_path, how):
         assert any(str(kept.id) in error for error in report.errors), report.errors
     else:
         with pytest.raises(CorruptEntry, match=str(kept.id)):
-            clones.discard(str(tmp_path / "t"))
+            parents.discard(str(tmp_path / "t"))
     with again(other).writer() as writer:
         put(writer, range(100), "late")
         writer.flush()

@@ -14,12 +14,10 @@ from simulator.steps import watched
 from tests.rules.test_fold_beside_commits import Rows, make, put, rewrite_files, rows_of, upsert
 from tests.support.dying import Life, die_at_every_write
 from weir.errors import CommitConflict, FencedError, SnapshotExpired, UnknownOutcome
-from weir.format.paths import base_floor_dir
 from weir.lake.api import Base
 from weir.lake.base import fold, fold_commit
 from weir.lake.base.history import History
 from weir.lake.datasets import Datasets
-from weir.records.marks import Marks
 from weir.spark.overwrite import overwrite
 from weir.spark.staging import Stage
 from weir.upkeep.compact.jobs import Jobs
@@ -27,6 +25,7 @@ from weir.upkeep.compact.run import compact
 from weir.upkeep.exclusive import without_compaction
 from weir.upkeep.loads import PreparedLoad, close_logs, delete_matching, fold_older, load
 from weir.upkeep.owner import Owner
+from weir.upkeep.pinning import base_marks
 
 NEW: Rows = Counter({(key, "new"): 1 for key in range(3)})
 NOTHING: Rows = Counter()
@@ -162,7 +161,7 @@ def test_g6_a_load_that_slept_and_came_to_a_collected_place_is_no_success(
 
     def slept(*args: object, **kwargs: object) -> int:
         version: int = commit(*args, **kwargs)
-        Marks(table.core.store, base_floor_dir()).raise_to(version)
+        base_marks(table.core).raise_to(version)
         return version
 
     monkeypatch.setattr(lake, verb, slept)

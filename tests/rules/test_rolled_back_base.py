@@ -187,7 +187,7 @@ def test_l8_a_base_that_weir_takes_back_late_is_no_damage(
             write(weir.open(table.uri))
     told = [found.detail for found in check_table(table.uri, {}) if found.state == "bad"]
     assert told
-    assert all("until it is finished" in detail for detail in told)
+    assert all("Wait for that restore, or run it again" in detail for detail in told)
     table.restore(moment)
     put(table, {3: "after"})
     table.compact()

@@ -4,6 +4,7 @@ A restore that died is finished by running it again; its way back holds every ac
 those written between the attempts included (K-11). Until then no verb makes the mixture final.
 """
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import pytest
 
 import weir
 from simulator.steps import Died, dies_at, watched
-from tests.support.moments import again, expect, make, put, rows
+from tests.support.moments import again, at_time, expect, make, put, rows
 from weir.errors import CommitConflict
+from weir.format.manifest import Status
+from weir.format.sharding import field_entries
 from weir.records.lineage import read_lineage
 from weir.records.resharding import append_resharding, read_resharding
+from weir.routing.core import first_manifest
 from weir.upkeep import restore as restoring
 from weir.upkeep.loads import load
 from weir.upkeep.reshard import reshard
@@ -351,3 +355,55 @@ def test_l10_log_rows_of_a_checkpoint_are_restored_in_bounded_pieces(
     assert rows(again(table)) == want
     again(table).compact()
     assert rows(again(table), freshness="base") == want
+
+
+@pytest.mark.parametrize("which", ["checkpoint", "way back"])
+@pytest.mark.parametrize("step", ["announced", "base", "shard"])
+def test_k11_what_an_unfinished_restore_needs_is_kept_for_it(
+    tmp_path: Path, step: str, which: str
+) -> None:
+    """Deleted or expired, it left a table that no verb would take on, with no way out."""
+    table, held = filled(tmp_path)
+    mortal = table.checkpoint(name="mortal", ttl=1) if step == "announced" else held
+    interrupted_restore(table, mortal, step)
+    undo = next(c for c in again(table).checkpoints() if c.name == restoring.UNDO_NAME)
+    with pytest.raises(CommitConflict, match=r"finish it: table\.restore"):
+        again(table).delete_checkpoint(mortal if which == "checkpoint" else undo)
+    late = at_time(again(table), [again(table).core.store.now() + 30 * 86_400])
+    assert late.gc().ok
+    assert {mortal.id, undo.id} <= {c.id for c in again(table).checkpoints()}
+    before = rows(again(table), checkpoint=mortal)
+    again(table).restore(mortal.id)
+    assert rows(again(table)) == before
+    again(table).delete_checkpoint(mortal)
+    again(table).delete_checkpoint(undo)
+
+
+@pytest.mark.parametrize("step", ["held", "begun"])
+def test_k11_a_restore_whose_checkpoint_is_deleted_as_it_begins_leaves_the_table_in_use(
+    tmp_path: Path, step: str
+) -> None:
+    table, held = filled(tmp_path)
+
+    def delete(name: str) -> None:
+        if name == step:
+            again(table).delete_checkpoint(held)
+
+    with pytest.raises(weir.CheckpointNotFound):
+        restore(watched(again(table).core, "restore", delete), held)
+    lineage = read_lineage(table.core.store)
+    assert lineage is None or lineage.state == "ready"
+    again(table).compact()
+    assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
+
+
+def test_k11_no_shard_is_adopted_beside_an_unfinished_restore(tmp_path: Path) -> None:
+    """Its order is decided by the table's rows, some of them from before and some from after."""
+    table, held = filled(tmp_path)
+    rival = uuid.uuid4()
+    entries = field_entries(table.sharding, 0, None)
+    table.core.log(rival).manifests.create(first_manifest(rival, 1, entries))
+    interrupted_restore(table, held, "base")
+    with pytest.raises(CommitConflict, match="restore"):
+        again(table).adopt_shard(rival, "older")
+    assert again(table).core.log(rival).manifests.require().status is Status.ACTIVE

@@ -10,6 +10,7 @@ from simulator.steps import Died, dies_at, watched
 from tests.support.moments import again, at_time, expect, make, put, rows
 from weir.errors import InvalidInput
 from weir.upkeep import clone as clones
+from weir.upkeep import parents
 from weir.upkeep.gc.collect import collect
 
 A = range(10)
@@ -113,7 +114,7 @@ def test_c15_an_unfinished_clone_whose_parent_is_gone_can_be_discarded(parent, t
     with pytest.raises(Died):
         clones.clone(watched(parent.core, ("clone",), dies_at("base")), place)
     shutil.move(tmp_path / "t", tmp_path / "away")
-    clones.discard(place)
+    parents.discard(place)
     assert not list((tmp_path / "copy").rglob("*.json"))
     shutil.move(tmp_path / "away", tmp_path / "t")  # its pin is there, and can be let go
     (pin,) = held(parent)

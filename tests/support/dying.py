@@ -18,6 +18,8 @@ class Life:
         self.left = writes
         self.when = when
         self.writes = 0
+        self.verb = ""
+        """The write to a store that comes next, or is under way."""
         self.dead = False
 
     def store(self, inner: Any) -> "Mortal":
@@ -69,6 +71,7 @@ class Mortal:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if name in WRITES:
+                self.life.verb = name
                 answer = self.life.write(lambda: found(*args, **kwargs))
             else:
                 self.life.check()
@@ -87,6 +90,16 @@ LAKE_WRITES = (
     "replace_mem_wal",
     "commit_fold",
     "mark_compacted",
+    "shallow_clone",
+    "cleanup_old_versions",
+    "commit_files",
+    "optimize_indices",
+    "create_index",
+    "drop_index",
+    "add_columns",
+    "drop_columns",
+    "rename_column",
+    "drop_expired",
 )
 
 

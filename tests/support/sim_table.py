@@ -8,7 +8,8 @@ from weir.lake.api import Lake
 from weir.log.site import ShardSite
 from weir.records.table import Route, TableRecord
 from weir.routing.core import Core
-from weir.upkeep.gc.collect import GcReport, collect
+from weir.upkeep.gc.collect import collect
+from weir.upkeep.gc.report import GcReport
 
 
 def core_on(

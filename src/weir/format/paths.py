@@ -229,9 +229,13 @@ def compaction_chain() -> str:
     return f"{WEIR}/compaction"
 
 
-def base_floor_dir() -> str:
-    """Markers: base versions at or below the highest may have been cleaned up (G-6)."""
-    return f"{WEIR}/base_floor"
+def base_floor_dir(table: UUID) -> str:
+    """Markers: base versions of that table at or below the highest may have been cleaned up (G-6).
+
+    Versions begin anew in the next table at the place, and what is raised late for an earlier one
+    says nothing of them (C-16).
+    """
+    return f"{WEIR}/base_floor/{table}"
 
 
 def clone_chain() -> str:

@@ -366,20 +366,18 @@ class Lake(Protocol):
 
     # -- files -----------------------------------------------------------------------------------
 
-    def compact_files(self, *, target_rows_per_fragment: int | None = None) -> int:
-        """Rewrite fragments that are small or have many deletes; return the new version.
-
-        Changes no row. `CommitConflict` when a fold changed one of the fragments since: try again.
-        """
-
     def plan_files(self, *, target_rows_per_fragment: int) -> FilePlan:
-        """What `compact_files` would do, as tasks for `rewrite_files`."""
+        """Which fragments that are small or have many deletes are rewritten, as tasks for
+        `rewrite_files`. No row changes."""
 
     def rewrite_files(self, task: str) -> str:
         """Run one task: write new files, which nothing names yet; return what to commit."""
 
     def commit_files(self, plan: FilePlan, results: Sequence[str]) -> int:
-        """Replace the old files with the new ones; `CommitConflict` as in `compact_files`."""
+        """Replace the old files with the new ones; return the new version.
+
+        `CommitConflict` when a fold changed one of the fragments since: try again.
+        """
 
     # -- indexes ---------------------------------------------------------------------------------
 
@@ -394,7 +392,7 @@ class Lake(Protocol):
     def drop_index(self, name: str) -> None:
         """Drop the index; `InvalidInput` names those that there are."""
 
-    def optimize_indices(self, names: Sequence[str] | None = None) -> int:
+    def optimize_indices(self) -> int:
         """Extend the base's indexes to the rows added since; return the new version."""
 
     # -- columns ---------------------------------------------------------------------------------

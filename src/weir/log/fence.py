@@ -17,6 +17,7 @@ put its fence above ours.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from weir.durations import Duration
@@ -63,6 +64,7 @@ def claim_shard(
     wal_only: bool = False,
     known: State | None = None,
     only_left: bool = False,
+    ask: Callable[[], object] = lambda: None,
 ) -> Claim:
     """Become the only writer of the shard; every older writer is fenced when this returns.
 
@@ -70,7 +72,8 @@ def claim_shard(
     `UnknownOutcome` (the store never answered), and `InvalidInput` for a `fence_ttl` above the
     table's, with nothing claimed. `wal_only` says that the owner will keep no rows in memory (L-6).
     `only_left`: only if nobody owns the shard, which fences nobody; otherwise `NotLeft`, with
-    nothing claimed. `known`: what the caller has just read. Seventeen requests in nine round trips,
+    nothing claimed. `known`: what the caller has just read. `ask` may raise: it is called after the
+    read of the manifest on top of which the claim is made. Seventeen requests in nine round trips,
     six of them probes for the end of the log; two less with `known`.
     """
     lifetime = proof_lifetime(site, fence_ttl)
@@ -92,6 +95,7 @@ def claim_shard(
         if _is_outdated(site, manifests, current, Position(position - 1)):
             # guard: F-7 test_claim_planned_on_an_older_manifest
             continue  # manifest and tip are of one look, or the fence would go above a newer one
+        ask()
         site.env.failpoint("claim.probed")
         try:
             claimed = manifests.claim(current, wal_only=wal_only)

@@ -210,6 +210,7 @@ class Manifests:
             version=Version(grave.version + 1),
             writer_epoch=epoch,
             closed_epoch=epoch,
+            log_place=first.log_place or grave.log_place,
             current_generation=generation,
             replay_after=Position(first.replay_after + grave.last_seen),
             last_seen=Position(first.last_seen + grave.last_seen),

@@ -244,13 +244,20 @@ class Holds:
             current = self.find(ref, whole=False)
             if current.expires is None or (expires is not None and expires <= current.expires):
                 return current
-            try:
+            with contextlib.suppress(CommitConflict):
                 return self._append(replace(current, expires=expires))
-            except CommitConflict:
-                continue
-        raise CommitConflict(
-            f"{self._where(current.id)} changed during every attempt to refresh it; try again"
-        )
+        raise self._busy(current)
+
+    def touch(self, ref: Ref, env: Env) -> Checkpoint:
+        """Append the checkpoint's state once more: whoever decided to end it looks again (G-2).
+
+        Raises `CheckpointNotFound` when the checkpoint is gone, or goes during the call.
+        """
+        for _ in env.attempts():
+            current = self.find(ref)
+            with contextlib.suppress(CommitConflict):
+                return self._append(current)
+        raise self._busy(current)
 
     def narrow(self, checkpoint: Checkpoint) -> bool:
         """Hold only the base from now on; False when the checkpoint changed or went first."""
@@ -374,6 +381,11 @@ class Holds:
 
     def _where(self, id_: UUID) -> str:
         return f"checkpoint {id_} of {self._store.uri}"
+
+    def _busy(self, changed: Checkpoint) -> CommitConflict:
+        return CommitConflict(
+            f"{self._where(changed.id)} changed during every attempt to refresh it; try again"
+        )
 
     def _gone(self, id_: UUID) -> CheckpointNotFound:
         return CheckpointNotFound(

@@ -49,7 +49,7 @@ class Restored(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     checkpoint: UUID
     undo: UUID
-    """The checkpoint that undoes it."""
+    """The checkpoint that undoes it. Both stay until the restore is done (K-11)."""
     at: float | None = None
     """When it was complete."""
     discarded: Mapping[UUID, tuple[int, int]] = {}
@@ -86,6 +86,12 @@ class Lineage(Record, frozen=True):
         require_recorded(self.parent, *(pin.uri for pin in self.pins))
         if self.wal_folder is not None and not paths.is_log_folder(self.wal_folder):
             raise ValueError(f"{self.wal_folder!r} is not the name of a log's folder")
+
+
+def restoring(store: Store) -> Restored | None:
+    """The restore that is running or was interrupted; None: the table is no mixture. One list."""
+    found = read_lineage(store)
+    return found.restored if found is not None and found.state == "restoring" else None
 
 
 def read_lineage(store: Store) -> Lineage | None:

@@ -131,6 +131,11 @@ class TableRecords:
         found = self._chain.latest()
         return None if found is None or found.drop == "done" else found
 
+    def is_there(self) -> bool:
+        """True when the table is, or its drop is under way; not another one at its place."""
+        found = self.find()
+        return found is not None and self._of in (None, found.table_id)
+
     def holds_graves(self) -> bool:
         """True when a table was ever dropped here (C-16). A list, a get for each record."""
         return any(found.drop == "done" for found in self._chain.all())

@@ -178,6 +178,7 @@ def clone(
     if engine == "auto":
         nbytes = sum(meta.size for meta in core.store.list("data")) if deep else 0
         engine = choose(nbytes, AUTO_BYTES, slots=_slots(spark), slots_enough=AUTO_SLOTS)
+    runner = LocalRunner() if engine == "local" else SparkRunner(spark, place, group="weir-clone")
     made = cloning.clone(
         core,
         destination,
@@ -186,6 +187,6 @@ def clone(
         storage_options=dict(place.storage),
         deep=deep,
         accept_loss=accept_loss,
-        engine="local" if engine == "local" else SparkRunner(spark, place, group="weir-clone"),
+        engine=runner,
     )
     return Table(made)

@@ -30,6 +30,7 @@ from weir.routing.guard import known_rivals
 from weir.routing.writer import TableWriter
 from weir.upkeep.compact.run import CompactReport, compact
 from weir.upkeep.owner import Owner
+from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.upkeep")
 
@@ -48,10 +49,7 @@ class AdoptReport:
 
 
 def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
-    """Fold a shard that is outside the routing, its rows as newer or older than the table's.
-
-    Fences its writers for good. `InvalidInput` for a shard of the routing, or an unknown one.
-    """
+    """See `Table.adopt_shard`."""
     if order not in get_args(Order):
         raise InvalidInput(f"order must be 'newer' or 'older', got {order!r}")
     manifest = core.log(shard).latest()
@@ -61,6 +59,7 @@ def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
         )
     if core.is_routed(shard, manifest):
         raise InvalidInput(f"shard {shard} of {core.uri} is in its routing; nothing to adopt")
+    require_settled(core, "adopt")  # guard: K-11
     Owner(core, shard).seal()
     known_rivals(core).pop(shard, None)
     core.env.failpoint("adopt.sealed")

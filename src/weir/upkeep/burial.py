@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -26,13 +26,12 @@ from weir.errors import (
 )
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
-from weir.log.fence import claim_shard
-from weir.log.floors import FloorKind
+from weir.log.fence import claim_shard, mark_place
 from weir.log.headers import fences_among
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.records.places import BESIDE_THE_DATA
+from weir.records.places import BESIDE_THE_DATA, append_place
 from weir.routing.core import Core
 from weir.store.api import Meta, RootMissing, Store
 from weir.types import Epoch, Position
@@ -41,15 +40,15 @@ logger = logging.getLogger("weir.upkeep.drop")
 
 BATCH: Final = 1000
 """Objects per delete request."""
-_KEPT_FLOORS: Final[Sequence[FloorKind]] = ("wal", "manifest", "used", "statement")
-"""The other tells of a log on a store of its own, which the next table need not have."""
 
 
-def seal(core: Core, shard: UUID) -> ShardManifest | None:
+def seal(core: Core, shard: UUID, ask: Callable[[], object]) -> ShardManifest | None:
     """Make the last claim: it fences the current writer, and later claims are refused.
 
     Returns the manifest that stays; None for a folder without one. Whoever claims the shard
-    meanwhile, a writer or another drop, is met by the next attempt.
+    meanwhile, a writer or another drop, is met by the next attempt. `ask` raises when the drop is
+    over. It is asked after a manifest was read, and what is then committed on top of that very one
+    counts or is lost: nothing is sealed of the next table (C-16).
     """
     manifests = core.log(shard).manifests
     for _ in core.env.attempts():
@@ -57,7 +56,7 @@ def seal(core: Core, shard: UUID) -> ShardManifest | None:
         if manifest is None:
             return None
         try:
-            return _bury(manifests, *_last_claim(core, manifests, manifest))
+            return _bury(manifests, *_last_claim(core, manifests, manifest, ask), ask)
         except (CommitConflict, FencedError, SealedShard) as lost:
             logger.info("table.drop.again uri=%s reason=%s", core.uri, lost)
     raise CommitConflict(
@@ -67,17 +66,18 @@ def seal(core: Core, shard: UUID) -> ShardManifest | None:
 
 
 def _last_claim(
-    core: Core, manifests: Manifests, manifest: ShardManifest
+    core: Core, manifests: Manifests, manifest: ShardManifest, ask: Callable[[], object]
 ) -> tuple[Epoch, Position]:
     """The epoch that nobody comes after, and the position of its fence."""
     if manifest.status is Status.SEALED:
         return manifest.writer_epoch, manifest.last_seen
     try:
-        claim = claim_shard(core.log(manifest.shard_id).current_site())
+        claim = claim_shard(core.log(manifest.shard_id).current_site(), ask=ask)
     except (WalStoreMismatch, RootMissing) as lost:
         # Without its store the log cannot be fenced. A writer that still reaches it is refused by
         # its next proof of ownership, within `fence_ttl`.
         logger.warning("table.drop.skipped uri=%s reason=%s", core.uri, lost)
+        ask()
         return manifests.claim(manifest).writer_epoch, manifest.last_seen
     return claim.epoch, claim.fence
 
@@ -92,22 +92,31 @@ def bury_unfinished(store: Store, env: Env) -> list[ShardManifest]:
             manifests = Manifests(ShardSite(store, store, shard, env))
             found = manifests.latest()
             if found is not None:
-                graves.append(_bury(manifests, found.writer_epoch, found.last_seen))
+                graves.append(_bury(manifests, found.writer_epoch, found.last_seen, lambda: None))
     return graves
 
 
-def _bury(manifests: Manifests, epoch: Epoch, fence: Position) -> ShardManifest:
+def _bury(
+    manifests: Manifests, epoch: Epoch, fence: Position, ask: Callable[[], object]
+) -> ShardManifest:
+    site = manifests.site
+
     def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
         if latest.dropped:
             return None
+        ask()  # guard: C-16 test_drop
         last = Position(max(fence, latest.last_seen))
+        place = BESIDE_THE_DATA
+        if latest.log_place:  # guard: C-16 test_drop
+            # The number of the place only rises, as a mover that sleeps may still mark an old one.
+            place = append_place(site.store, site.shard, place, site.env)
         following = replace(
             latest,
             sstables=(),
             replay_after=last,
             last_seen=last,
             field_entries=(),  # a value of rows
-            log_place=0,  # its record goes with the rest
+            log_place=place.seq,
             status=Status.SEALED,  # guard: C-16
             dropped=True,
         )
@@ -119,6 +128,7 @@ def _bury(manifests: Manifests, epoch: Epoch, fence: Position) -> ShardManifest:
     # The last fence too: it stays where this log is, which the next table's log may not be.
     manifests.floors.raise_to("wal", sealed.last_seen)
     manifests.floors.raise_to("manifest", sealed.version - 1)
+    mark_place(manifests, sealed, manifests.floors.load())
     return sealed
 
 
@@ -150,7 +160,8 @@ def remains(store: Store, listed: Sequence[Meta], graves: Sequence[ShardManifest
     floors: list[str] = []
     for grave in graves:
         stay.add(paths.manifest_path(grave.shard_id, grave.version))
-        floors += [f"{paths.floor_dir(grave.shard_id, kind)}/" for kind in _KEPT_FLOORS]
+        stay.add(paths.chain_path(paths.places_chain(grave.shard_id), grave.log_place))
+        floors.append(f"{paths.floors_dir(grave.shard_id)}/")
     # Its last record ends the chain (`Jobs.bury`); earlier ones hold plans.
     jobs = (meta.path for meta in listed if meta.path.startswith(paths.compaction_chain() + "/"))
     stay.update(sorted(jobs)[-1:])

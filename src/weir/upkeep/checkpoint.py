@@ -21,19 +21,7 @@ from weir.routing.core import Core
 from weir.routing.shards import schema_for_writing
 from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make
-from weir.upkeep.unfinished import require_settled
-
-__all__ = [
-    "Checkpoint",
-    "before",
-    "checkpoints",
-    "create",
-    "delete",
-    "derive",
-    "find",
-    "pinned",
-    "refresh",
-]
+from weir.upkeep.unfinished import require_settled, require_unneeded
 
 
 def create(
@@ -42,17 +30,7 @@ def create(
     name: str | None = None,
     ttl: Duration | None = None,
 ) -> Checkpoint:
-    """Pin the table as it is now and return the checkpoint.
-
-    Scope "all" flushes everything accepted before the call, so that no log is needed to read it. It
-    flushes through the writers of this handle; a shard with unflushed rows that another
-    process writes is claimed, which fences that writer. Scope "durable" pins every acknowledged row
-    and the log up to it; nothing is flushed, no writer is disturbed. With `ttl` None it is kept
-    until deleted. `name` is a label that several may share. The cut is per shard, at about five
-    requests and the cost of a flush each; the base and the record take a dozen more.
-    `CommitConflict` while a restore is unfinished, `CorruptEntry` when another program removed rows
-    that the base held (L-8): the checkpoint would lack them.
-    """
+    """See `Table.checkpoint`."""
     if scope not in ("all", "durable"):
         raise InvalidInput(f"scope must be 'all' or 'durable', not {scope!r}")
     check_name(name)
@@ -113,10 +91,7 @@ def before(core: Core, time: datetime) -> Checkpoint:
 
 
 def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
-    """Keep it until `ttl` from now, or for ever; never shorter than before (K-5).
-
-    Raises `CheckpointNotFound` when it is gone.
-    """
+    """See `Table.refresh_checkpoint` (K-5)."""
     lifetime = None if ttl is None else seconds(ttl, name="ttl")
     store = core.store
     expires = None if lifetime is None else store.now() + lifetime
@@ -124,10 +99,7 @@ def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
 
 
 def delete(core: Core, ref: Ref) -> None:
-    """Delete a checkpoint, or all with that name; it is no error if it is already gone (K-5).
-
-    A clone's pin is deleted only by its id; the files the clone shares then lose their protection.
-    """
+    """See `Table.delete_checkpoint` (K-5)."""
     core.record_number()  # C-16
     records = Holds(core.store)
     target = _ref(ref)
@@ -138,7 +110,10 @@ def delete(core: Core, ref: Ref) -> None:
     for id_ in ids:
         for _ in core.env.attempts():
             found = records.load(id_)
-            if found is None or drop(core, found):
+            if found is None:
+                break
+            require_unneeded(core, id_)
+            if drop(core, found):
                 break
         core.lake.release_version(f"weir-{id_}")
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -57,11 +57,9 @@ from weir.upkeep.copying import (
     lost_prefix,
     require_own_files,
 )
-from weir.upkeep.parents import discard, release_clone, settle_pins
-from weir.upkeep.tasks import Runner
+from weir.upkeep.parents import settle_pins
+from weir.upkeep.tasks import LOCAL, Runner
 from weir.upkeep.unfinished import require_settled
-
-__all__ = ["clone", "discard", "release_clone"]
 
 logger = logging.getLogger("weir.upkeep")
 
@@ -82,7 +80,7 @@ class _CloneRun:
     wal_uri: str | None
     options: Mapping[str, str] = field(repr=False)
     accept_loss: bool
-    engine: Literal["local"] | Runner
+    engine: Runner
     probed: Mapping[str, object]
     """What its stores were found to keep, for the clone's record."""
 
@@ -96,20 +94,9 @@ def clone(
     storage_options: Options = None,
     deep: bool = False,
     accept_loss: bool = False,
-    engine: Literal["local"] | Runner = "local",
+    engine: Runner = LOCAL,
 ) -> Core:
-    """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
-
-    The base is shared by reference, so a clone of any size costs a few small objects; its files
-    stay pinned in the parent until the clone no longer shares any of them (C-14). Uncompacted
-    SSTables and the pinned part of the log are copied. The destination may be on another bucket or
-    another kind of store; with `deep=True` the base is copied too and nothing is shared. Without
-    `checkpoint` a temporary one of scope "durable" is made. Raises `InvalidInput` when the
-    destination is taken, is inside a table, or was begun as another clone; `MissingEntry` when rows
-    of the checkpoint were lost with a WAL store, unless `accept_loss` (recorded in the clone);
-    `StoreUnsuitable` for a destination or `wal_uri` without put-if-absent. Running it again after a
-    failure finishes it. `engine` copies the base of a deep clone.
-    """
+    """See `Table.clone`. `engine` copies the base of a deep clone."""
     options = dict(core.storage_options if storage_options is None else storage_options)
     uri = normalize(destination)
     if uri == core.uri:

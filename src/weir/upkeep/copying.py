@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 from uuid import UUID
 
 from weir.env import Env
@@ -29,7 +29,7 @@ from weir.store.api import Meta, ObjectExists, Store, is_local
 from weir.store.bounded import get_some
 from weir.store.open import open_store
 from weir.types import Position, Version
-from weir.upkeep.tasks import Result, Run, Runner, Task
+from weir.upkeep.tasks import LOCAL, Result, Run, Runner, Task
 
 WORKERS: Final = 8
 CHUNK: Final = 64
@@ -67,17 +67,19 @@ def copy_wal(
     shift: int = 0,
 ) -> CopiedLog:
     """Copy the entries `(R, T]`, each to its own position plus `shift`."""
-    found = False
     tokens: dict[str, int] = {}
-    first = start = pin.replay_after
+    there = _positions(source, pin)
+    start = Position(there[0] - 1) if there else pin.wal_through
+    if start > pin.replay_after and scope != "all" and not accept_loss:  # guard: C-9
+        raise lost_prefix(pin, start, source.wal.uri)
     copied = 0
-    for position, data in _entries(source, pin):
+    wanted = range(start + 1, start + len(there) + 1)
+    gap = next((p for p, found in zip(wanted, there, strict=True) if p != found), wanted.stop)
+    if gap <= pin.wal_through:  # guard: C-8
+        raise _hole(source, pin, Position(gap))
+    for position, data in _entries(source, there):
         if data is None:
-            if found:  # guard: C-8
-                raise _hole(source, pin, position)
-            start = position
-            continue
-        found = True
+            raise _hole(source, pin, position)
         path = paths.wal_path(source.shard, position)
         entry = decode_entry(data, position=position, path=f"{source.wal.uri}/{path}")
         if entry.epoch > pin.epoch:  # guard: C-7
@@ -90,8 +92,6 @@ def copy_wal(
         copied += len(data)
         for app, number in entry.tokens:
             tokens[app] = max(number, tokens.get(app, number))
-    if start > first and scope != "all" and not accept_loss:  # guard: C-9
-        raise lost_prefix(pin, start, source.wal.uri)
     return CopiedLog(start, copied, tokens)
 
 
@@ -104,13 +104,22 @@ def lost_prefix(pin: ShardCut, last: Position, where: str) -> MissingEntry:
     )
 
 
-def _entries(source: ShardSite, pin: ShardCut) -> Iterator[tuple[Position, bytes | None]]:
-    first = pin.replay_after + 1
-    while first <= pin.wal_through:
-        wanted = [Position(p) for p in range(first, min(first + CHUNK, pin.wal_through + 1))]
-        where = [paths.wal_path(source.shard, p) for p in wanted]
+def _positions(source: ShardSite, pin: ShardCut) -> list[Position]:
+    """The entries of the checkpoint that are there, ascending. Only what is listed is asked for: a
+    mark that another program left may say that the log is of any length (G-13)."""
+    listed = source.wal.list(paths.wal_dir(source.shard))
+    found = (paths.parse_wal_name(meta.path.rpartition("/")[2]) for meta in listed)
+    return sorted(p for p in found if p is not None and pin.replay_after < p <= pin.wal_through)
+
+
+def _entries(
+    source: ShardSite, wanted: Sequence[Position]
+) -> Iterator[tuple[Position, bytes | None]]:
+    first = 0
+    while some := wanted[first : first + CHUNK]:
+        where = [paths.wal_path(source.shard, p) for p in some]
         found = get_some(source.wal, where, source.env.limits.read_bytes)
-        yield from zip(wanted, found, strict=False)
+        yield from zip(some, found, strict=False)
         first += len(found)
 
 
@@ -158,11 +167,10 @@ def copy_base(
     return copied + len(data)
 
 
-def copy_by(core: Core, target: Store, engine: Literal["local"] | Runner) -> Copy | None:
+def copy_by(core: Core, target: Store, runner: Runner) -> Copy | None:
     """A `Copy` by the tasks of an engine, which use the table's storage options; None: locally."""
-    if isinstance(engine, str):
+    if runner.name == LOCAL.name:
         return None
-    runner = engine
 
     def copy(objects: Sequence[Meta]) -> int:
         results = runner.run(core, _copy_tasks(objects, target, runner.slots), None)

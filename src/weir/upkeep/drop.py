@@ -19,7 +19,7 @@ import logging
 
 from msgspec.structs import replace
 
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, NotAWeirTable
 from weir.format import paths
 from weir.records.holds import Holds
 from weir.records.lineage import KEEP_WITHOUT_PARENT, read_lineage
@@ -42,10 +42,25 @@ def drop(core: Core) -> None:
             f" weir checkpoint release {core.uri} {owners[0]}"
         )
     _record(core, "begun")
+    try:
+        _delete_all(core)
+    except NotAWeirTable as gone:
+        if TableRecords(core.store, core.record.table_id).is_there():
+            raise
+        logger.warning("table.drop.finished uri=%s: by another process: %s", core.uri, gone)
+
+
+def _delete_all(core: Core) -> None:
+    """Steps 3 to 6. `NotAWeirTable` when another process has finished the drop: what is here now
+    may be the next table's, whose shards, base and records have the same names."""
+
+    def ask() -> None:  # before every request that ends or deletes something
+        core.records().load(to_drop=True)
+
     shards, threads = core.all_shard_ids(), core.env.threads
-    sealed = threads.map(lambda shard: seal(core, shard), shards, workers=CONCURRENCY)
+    sealed = threads.map(lambda shard: seal(core, shard, ask), shards, workers=CONCURRENCY)
     graves = [grave for grave in sealed if grave is not None]
-    Jobs(core.store).bury(core.env, lambda: _is_under_way(core))  # guard: C-16 test_drop
+    Jobs(core.store).bury(core.env, ask)  # guard: C-16 test_drop
     core.env.failpoint("drop.sealed")
     lineage = read_lineage(core.store)
     if lineage is not None:
@@ -56,23 +71,11 @@ def drop(core: Core) -> None:
     gone = sorted({meta.path for meta in listed} - remains(core.store, listed, graves))
     core.env.failpoint("drop.listed")
     for start in range(0, len(gone), BATCH):
-        if not _is_under_way(core):  # guard: C-16 test_drop
-            return
+        ask()  # guard: C-16 test_drop
         delete(core.store, gone[start : start + BATCH])
     core.env.failpoint("drop.rows")
-    if _is_under_way(core):
-        _record(core, "done")
+    _record(core, "done")
     logger.info("table.dropped uri=%s objects=%d", core.uri, len(gone))
-
-
-def _is_under_way(core: Core) -> bool:
-    """False when another process has finished this drop: what is here now may be the next table's,
-    whose base and records have the same names. Asked before every request that deletes."""
-    latest = TableRecords(core.store).find()
-    is_ours = latest is not None and latest.table_id == core.record.table_id
-    if not is_ours:
-        logger.warning("table.drop.finished uri=%s: by another process", core.uri)
-    return is_ours
 
 
 def _record(core: Core, state: Drop) -> None:

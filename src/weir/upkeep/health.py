@@ -12,7 +12,7 @@ from uuid import UUID
 
 import numpy as np
 
-from weir.errors import WeirError
+from weir.errors import CommitConflict, CorruptEntry, WeirError
 from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest
 from weir.format.sharding import from_mem_wal
@@ -24,11 +24,10 @@ from weir.read.reader import SnapshotReader
 from weir.read.scan import with_snapshot
 from weir.read.survey import ShardSurvey, survey_shards
 from weir.records.holds import Holds
-from weir.records.lineage import read_lineage
 from weir.routing.core import Core
 from weir.routing.guard import find_rivals
 from weir.routing.natives import ELSEWHERE, wanted_mem_wal_index
-from weir.upkeep.compact.progress import find_lost, unfinished_restore
+from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.parents import left_over_pins
 
 OLD_TAG_SECONDS: Final = 7 * 86_400.0
@@ -136,21 +135,10 @@ def _index(core: Core) -> Iterator[Health]:
 
 def _progress(core: Core) -> Iterator[Health]:
     """Rows that the base once held, and that neither it nor a shard holds now (L-8)."""
-    lineage = read_lineage(core.store)
-    _, lost = find_lost(core)
-    checkpoint = unfinished_restore(core, lineage) if lost else None
-    why = (
-        "another program restored an older version of the base with Lance, or recreated its MemWAL"
-        " index. Reads miss rows compacted since; put and compact are refused. Restore the later"
-        " version of the base with Lance, or a checkpoint with weir"
-    )
-    if checkpoint is not None:
-        why = (
-            f"a restore of checkpoint {checkpoint} rolled the base back, and is running or was"
-            " interrupted; put and compact are refused until it is finished. Run it again"
-        )
-    for one in lost:
-        yield Health("progress", "bad", f"{one}: {why}")
+    try:
+        require_no_lost_rows(core)
+    except (CommitConflict, CorruptEntry) as lost:
+        yield Health("progress", "bad", str(lost))
 
 
 def _misrouted(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:

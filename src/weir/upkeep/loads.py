@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import pyarrow as pa
 
@@ -47,7 +47,7 @@ from weir.upkeep.exclusive import without_compaction
 from weir.upkeep.owner import Owner
 from weir.upkeep.pinning import base_floor
 from weir.upkeep.pruning import prune_folded
-from weir.upkeep.tasks import Result, Run, Runner, Task
+from weir.upkeep.tasks import LOCAL, Result, Run, Runner, Task
 
 logger = logging.getLogger("weir.compact")
 
@@ -73,7 +73,7 @@ def load(
     *,
     job_id: str,
     replaces: bool,
-    engine: Literal["local"] | Runner = "local",
+    engine: Runner = LOCAL,
 ) -> tuple[int, PreparedLoad]:
     """Load rows into the base in one commit; returns the base version and what was written.
 
@@ -133,9 +133,7 @@ def _load(
     return version, written
 
 
-def delete_matching(
-    core: Core, filter: str, *, job_id: str, engine: Literal["local"] | Runner = "local"
-) -> int:
+def delete_matching(core: Core, filter: str, *, job_id: str, engine: Runner = LOCAL) -> int:
     """Delete the rows of an append-only table that match `filter`, in one commit; how many.
 
     Without a key, only the base can tell rows apart: all that was written before the call is folded
@@ -212,7 +210,7 @@ def _closed(core: Core, one: ShardSurvey) -> ShardManifest:
     )
 
 
-def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
+def fold_older(core: Core, engine: Runner = LOCAL) -> None:
     """Fold every row written before this call into the base (L-9).
 
     With a key, rows in logs and SSTables would hide the rows of a later load, and the next

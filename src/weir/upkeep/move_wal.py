@@ -59,15 +59,7 @@ def move_wal(
     accept_loss: bool = False,
     progress: Progress | None = None,
 ) -> WalMoveReport:
-    """Keep the table's log at `uri` from now on; None, or the table's own URI: beside the data.
-
-    Fences every writer of every shard that is moved, in any process; reopened, they write to the
-    new place. Readers and change feeds follow by themselves. After a failure, run it again. Raises
-    `WalStoreMismatch` when the place is that of a table or inside one (nothing is written), or a
-    store that the log is in now is missing and may hold rows (`MissingEntry` when that is `uri`
-    itself), unless `accept_loss` gives them up; `CommitConflict` when it was moved meanwhile;
-    `StoreUnsuitable` when the new store does not keep put-if-absent.
-    """
+    """See `Table.move_wal`."""
     core.record_number()  # C-16
     target = _target(core, uri)
     require_settled(core, "move_wal")

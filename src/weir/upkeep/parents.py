@@ -50,12 +50,7 @@ UNFINISHED_SECONDS: Final = 86_400.0
 
 
 def release_clone(core: Core, uri: str) -> list[UUID]:
-    """Release all pins of the clone at `uri`, on an operator's word; returns their ids.
-
-    For a clone that was deleted or never finished, or whose disk nobody will mount again; the next
-    collection deletes the files it shared. Raises `InvalidInput` when it holds nothing here, or
-    when it still exists and shares files.
-    """
+    """See `Table.release_clone`."""
     owner = normalize(uri)
     held = [pin for pin in Holds(core.store).clone_pins() if normalize(str(pin.owner)) == owner]
     if not held:
@@ -161,10 +156,7 @@ def _narrow(core: Core, pin: ParentPin) -> None:
 
 
 def discard(uri: str, storage_options: Options = None, *, env: Env = SYSTEM) -> None:
-    """Remove an unfinished clone: its pins in the parents first, then its objects (C-3).
-
-    Raises `InvalidInput` for a table that is in use. Idempotent.
-    """
+    """See `Table.discard_clone`: its pins in the parents go first, then its objects (C-3)."""
     store = open_store(uri, storage_options, env=env)
     lineage = read_lineage(store)
     if lineage is None:

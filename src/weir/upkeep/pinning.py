@@ -66,9 +66,14 @@ class PinOvertaken(CommitConflict):
     """Collection passed what a checkpoint was about to pin; the checkpoint is made again."""
 
 
+def base_marks(core: Core) -> Marks:
+    """The marks of the base's floor, of the table of this handle."""
+    return Marks(core.store, paths.base_floor_dir(core.record.table_id))
+
+
 def base_floor(core: Core) -> int:
     """The floor at or below which a base version may be cleaned up any time (K-1b). One listing."""
-    return Marks(core.store, paths.base_floor_dir()).highest() or 0
+    return base_marks(core).highest() or 0
 
 
 def require_above_base_floor(core: Core, version: int) -> int:

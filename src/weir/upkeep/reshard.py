@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 from uuid import UUID
 
 from msgspec import structs
@@ -47,7 +47,7 @@ from weir.upkeep.compact.run import compact as run_compaction
 from weir.upkeep.defaults import UNDO_TTL
 from weir.upkeep.exclusive import sync_mem_wal_index
 from weir.upkeep.owner import Owner
-from weir.upkeep.tasks import Runner
+from weir.upkeep.tasks import LOCAL, Runner
 from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.upkeep")
@@ -75,17 +75,9 @@ def reshard(
     sharding: Sharding,
     *,
     compact: bool = True,
-    engine: Literal["local"] | Runner = "local",
+    engine: Runner = LOCAL,
 ) -> ReshardReport:
-    """Spread the table's rows by `sharding` from now on; rows already there stay where they are.
-
-    Safe under load: writers of `table.writer()` pause briefly and go on, other writers of the
-    old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are folded
-    into the base afterwards, by `engine` as `table.compact` takes it. Raises `InvalidInput` for a
-    sharding that does not fit, or while another reshard is unfinished; `CommitConflict` while a
-    restore is; `CorruptEntry` as `checkpoint` does. Costs a claim, a flush and two manifests per
-    old shard.
-    """
+    """See `Table.reshard`. `engine` folds the old shards' rows."""
     check_sharding(sharding, core.schema().plain, core.record.primary_key)
     _require_routes(core, sharding)
     state, record = _begin(core, sharding, engine)
@@ -102,7 +94,7 @@ def reshard(
     )
 
 
-def _fold_old_shards(core: Core, engine: Literal["local"] | Runner) -> CompactReport:
+def _fold_old_shards(core: Core, engine: Runner) -> CompactReport:
     """Compact; again if somebody took the claim over, as a move of the log does for a moment. One
     that keeps it compacts in our place, and the report says so."""
     for attempt in core.env.attempts(COMPACTIONS):
@@ -151,9 +143,7 @@ def _change(core: Core, state: Resharding, record: TableRecord) -> tuple[Reshard
     return done, sealed
 
 
-def _begin(
-    core: Core, sharding: Sharding, engine: Literal["local"] | Runner
-) -> tuple[Resharding | None, TableRecord]:
+def _begin(core: Core, sharding: Sharding, engine: Runner) -> tuple[Resharding | None, TableRecord]:
     """Step 1, and the table's record after it; None when the sharding is in place already."""
     require_no_lost_rows(core)  # guard: L-8 test_rolled_back_base
     require_settled(core, "reshard")
@@ -196,7 +186,7 @@ def _begin(
     return state, record
 
 
-def _fold_sealed(core: Core, old: TableRecord, engine: Literal["local"] | Runner) -> None:
+def _fold_sealed(core: Core, old: TableRecord, engine: Runner) -> None:
     """Two generations of sealed shards would have no order between them: fold the older one."""
     if _sealed_waiting(core, old):
         report = run_compaction(core, engine=engine)

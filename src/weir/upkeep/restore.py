@@ -39,9 +39,11 @@ from msgspec import structs
 
 from weir.durations import seconds
 from weir.errors import (
+    CheckpointNotFound,
     CommitConflict,
     InvalidInput,
     MissingEntry,
+    NotAWeirTable,
     SnapshotExpired,
 )
 from weir.format import paths
@@ -76,7 +78,6 @@ from weir.upkeep.unfinished import require_settled
 logger = logging.getLogger("weir.upkeep")
 
 UNDO_NAME: Final = "before-restore"
-HOLD_SECONDS: Final = 86_400.0
 TABLE_BYTES: Final = 256 << 20
 """About the size of the SSTables that the log rows of a checkpoint become: a MemTable's."""
 
@@ -96,19 +97,10 @@ class RestoreReport:
 
 
 def restore(core: Core, checkpoint: Ref) -> RestoreReport:
-    """Make the table what it was at the checkpoint; every writer is fenced.
-
-    Raises `CheckpointNotFound`; `InvalidInput` when the table was resharded since (clone the
-    checkpoint instead); `CommitConflict` while a reshard is unfinished; `MissingEntry` when log
-    rows of a durable checkpoint are gone. Close this process's own writers first: they are fenced
-    like all others. Cost: a claim and a manifest for each shard, a commit of the base.
-    """
+    """See `Table.restore`."""
     target = checkpoints.find(core, checkpoint)
-    _require_routing(core, target)
+    _require_possible(core, target)
     _require_tables(core, target)  # guard: G-13 test_inside_the_table
-    # The checkpoint must outlive this call (K-5: only upward).
-    records = Holds(core.store)
-    target = records.refresh(target, expires=core.store.now() + HOLD_SECONDS, env=core.env)
     with without_compaction(core) as claim:
         core.env.failpoint("restore.held")
         lineage, undo = _announce(core, claim, target)
@@ -183,8 +175,10 @@ def _require_tables(core: Core, target: Checkpoint) -> None:
                 core.lake.open_sstable(pin.shard, table.path, base.schema)
 
 
-def _require_routing(core: Core, target: Checkpoint) -> None:
-    """Refuse a checkpoint of another routing, or to run in the middle of a reshard.
+def _require_possible(core: Core, target: Checkpoint) -> None:
+    """Refuse a checkpoint that is gone or of another routing, or to run in the middle of a reshard.
+
+    Whoever was about to end the checkpoint looks again, and keeps it for an announced restore.
 
     A restore that was announced and has not touched the table is taken back then: it can no longer
     be run. One that has rolled back the base goes on: the reshard has not begun, and waits for it.
@@ -200,7 +194,8 @@ def _require_routing(core: Core, target: Checkpoint) -> None:
                 f"{core.uri} was resharded after checkpoint {target.id}; clone the checkpoint to"
                 " get the table as it was"
             )
-    except (CommitConflict, InvalidInput):
+        Holds(core.store).touch(target, core.env)  # guard: K-11
+    except (CheckpointNotFound, CommitConflict, InvalidInput):
         if begun is not None and not rolled_back:
             append_lineage(core.store, structs.replace(begun, state="ready"), core.env.new_id())
         raise
@@ -219,7 +214,12 @@ def _announce(core: Core, claim: Claim, target: Checkpoint) -> tuple[Lineage, Ch
     claim.require()
     begun = structs.replace(lineage, state="restoring", restored=Restored(target.id, undo.id))
     announced = append_lineage(core.store, begun, core.env.new_id())
-    _require_routing(core, target)  # a reshard that begins from now on sees the announcement
+    try:
+        core.record_number()  # guard: C-16 test_drop
+    except NotAWeirTable:  # it was announced in the next table
+        append_lineage(core.store, structs.replace(announced, state="ready"), core.env.new_id())
+        raise
+    _require_possible(core, target)  # a reshard that begins from now on sees the announcement
     return announced, undo
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from weir.errors import InvalidInput
 from weir.routing.core import Core
@@ -59,6 +59,20 @@ class LocalRunner:
             return result
 
         return core.env.threads.map(one, list(tasks), workers=self.slots)
+
+
+LOCAL: Final = LocalRunner()
+
+
+def runner_of(engine: Literal["local"] | Runner) -> Runner:
+    """The runner that a caller of `Table` means."""
+    if not isinstance(engine, str):
+        return engine
+    if engine != "local":
+        raise InvalidInput(
+            f"engine must be 'local' or a runner, got {engine!r}; on Spark call weir.spark.compact"
+        )
+    return LOCAL
 
 
 def run_task(core: Core, task: Task) -> Result:

@@ -9,26 +9,54 @@ A verb that dies leaves a record of what it began. Most verbs can go on beside i
 Two cannot be passed over. While a restore is unfinished the base and the shards may be of two
 different moments (K-11): whatever builds on them would make the mixture final. And a restore that
 ran in the middle of a reshard would claim the shards that the reshard is about to use.
-`gc` and `drop` wait for nobody: what an unfinished restore needs is held by checkpoints.
+`gc` and `drop` wait for nobody: what an unfinished restore needs is held by checkpoints, which
+neither a user nor `gc` ends before it is done.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
+from uuid import UUID
 
 from weir.errors import CommitConflict
-from weir.records.lineage import read_lineage
+from weir.records.lineage import Restored, restoring
 from weir.records.resharding import read_resharding
 from weir.routing.core import Core
 
 Verb = Literal[
-    "checkpoint", "columns", "compact", "load", "move_wal", "reshard", "restore", "statement"
+    "adopt",
+    "checkpoint",
+    "columns",
+    "compact",
+    "load",
+    "move_wal",
+    "reshard",
+    "restore",
+    "statement",
 ]
+"""The verbs that wait: a restore for a reshard, all others for a restore."""
 
-_WAITS_FOR_RESTORE: Final = frozenset(
-    {"checkpoint", "columns", "compact", "load", "move_wal", "reshard", "statement"}
-)
-_WAITS_FOR_RESHARD: Final = frozenset({"restore"})
+
+def require_unneeded(core: Core, checkpoint: UUID) -> None:
+    """Raise `CommitConflict` for a checkpoint without which a restore cannot be finished.
+
+    To be asked after the checkpoint was read, and before it is ended: a restore announces itself,
+    and then appends to the checkpoint's records, so that one of the two meets the other. One list.
+    """
+    begun = restoring(core.store)
+    if begun is not None and checkpoint in (begun.checkpoint, begun.undo):  # guard: K-11
+        raise CommitConflict(
+            f"{core.uri}: {_restore(begun)}, and needs checkpoint {checkpoint}, which was not"
+            f" deleted. {_finish(begun)}"
+        )
+
+
+def _restore(begun: Restored) -> str:
+    return f"a restore of checkpoint {begun.checkpoint} is running or was interrupted"
+
+
+def _finish(begun: Restored) -> str:
+    return f"Wait for that restore, or finish it: table.restore({str(begun.checkpoint)!r})"
 
 
 def require_settled(core: Core, verb: Verb) -> None:
@@ -36,16 +64,14 @@ def require_settled(core: Core, verb: Verb) -> None:
 
     A clone without a checkpoint makes one first, so it waits as `checkpoint` does.
     """
-    if verb in _WAITS_FOR_RESTORE:
-        lineage = read_lineage(core.store)
-        if lineage is not None and lineage.state == "restoring":  # guard: K-11
-            checkpoint = str(lineage.restored and lineage.restored.checkpoint)
+    if verb != "restore":
+        begun = restoring(core.store)
+        if begun is not None:  # guard: K-11
             raise CommitConflict(
-                f"{core.uri}: a restore of checkpoint {checkpoint} is running or was interrupted,"
-                " and the table may be part before and part after it. Nothing was done. Wait for"
-                f" that restore, or finish it: table.restore({checkpoint!r})"
+                f"{core.uri}: {_restore(begun)}, and the table may be part before and part after"
+                f" it. Nothing was done. {_finish(begun)}"
             )
-    if verb in _WAITS_FOR_RESHARD:
+    if verb == "restore":
         reshard = read_resharding(core.store)
         if reshard is not None and reshard.is_open:
             raise CommitConflict(

@@ -53,3 +53,9 @@ def content(lake: PylanceLake) -> list[tuple[int, str | None]]:
     """All rows of the latest base, sorted."""
     rows = pa.Table.from_batches(lake.open_base().scan(), lake.open_base().dataset.schema)
     return sorted((row["id"], row["v"]) for row in rows.to_pylist())
+
+
+def compact_files(lake: PylanceLake, rows: int = 1 << 20) -> None:
+    """Rewrite the files of the base, each task in turn."""
+    plan = lake.plan_files(target_rows_per_fragment=rows)
+    lake.commit_files(plan, [lake.rewrite_files(task) for task in plan.tasks])

@@ -4,7 +4,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from tests.unit.lake.conftest import SCHEMA, MakeLake, table
+from tests.unit.lake.conftest import SCHEMA, MakeLake, compact_files, table
 from weir.lake.base import view
 from weir.lake.pylance_lake import PylanceLake
 
@@ -36,7 +36,7 @@ def test_deletes_and_new_rows_are_seen_at_once(make_lake: MakeLake) -> None:
     stored = pa.Table.from_arrays(table({1: "new"}).columns, schema=old.dataset.schema)
     lance.write_dataset(stored, lake.uri, mode="append")
     assert get(lake, 1) == [(1, "new")]
-    lake.compact_files()
+    compact_files(lake)
     assert get(lake, 1, 11) == [(1, "new"), (11, "l")]
     assert old.lookup(pa.table({"id": [1]})).column("v").to_pylist() == ["b"]
 

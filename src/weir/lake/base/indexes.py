@@ -6,7 +6,7 @@ the log) are read one by one. So a commit that conflicts with one beside it is s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -115,12 +115,11 @@ class Indexes(Lake):
 
         repeated(self.datasets.env, attempt, f"{self.uri}: index {name!r}")
 
-    def optimize_indices(self, names: Sequence[str] | None = None) -> int:
+    def optimize_indices(self) -> int:
         """See `Lake`."""
         dataset = self.datasets.changing()
-        options: dict[str, Any] = {} if names is None else {"index_names": list(names)}
         with lance_errors(f"updating the indexes of {self.uri}"):
-            dataset.optimize.optimize_indices(**options)
+            dataset.optimize.optimize_indices()
         return int(self.datasets.latest().version)
 
 

@@ -190,20 +190,6 @@ class Versions(Lake):
             if (version := parse_version_name(meta.path.rpartition("/")[2])) is not None
         }
 
-    def compact_files(
-        self,
-        *,
-        target_rows_per_fragment: int | None = None,
-    ) -> int:
-        """See `Lake`."""
-        # A separate handle: compaction moves the handle it is called on.
-        dataset = self.datasets.changing()
-        with lance_errors(f"compacting the files of {self.uri}"):
-            dataset.optimize.compact_files(
-                target_rows_per_fragment=target_rows_per_fragment,
-            )
-        return int(self.datasets.latest().version)
-
     def plan_files(self, *, target_rows_per_fragment: int) -> FilePlan:
         """See `Lake`."""
         dataset = self.datasets.own()

@@ -160,16 +160,16 @@ class Jobs:
         number = 0 if after is None else after.seq
         return self.append(JobRecord("claimed", token, unfinished, reached, seq=number))
 
-    def bury(self, env: Env, is_under_way: Callable[[], bool]) -> None:
-        """End the chain of a table whose drop is under way (C-16).
+    def bury(self, env: Env, ask: Callable[[], object]) -> None:
+        """End the chain of a table whose drop is under way, which `ask` raises unless (C-16).
 
         The next table's goes on from that record: no compaction of this one can append any more.
         """
 
         def end(found: JobRecord | None) -> JobRecord | None:
-            # Asked after the read: what was read is this table's, and is appended to or lost.
-            if found is None or not is_under_way():
+            if found is None:
                 return None
+            ask()  # after the read: what was read is this table's, and is appended to or lost
             return replace(found, state="done", token=str(env.new_id()), job=None, reached={})
 
         self._chain.update(end, env, "compactions claimed the table again and again; drop again")

@@ -64,7 +64,7 @@ def may_have_lost(base: Base, reached: Mapping[UUID, FoldProgress]) -> list[UUID
     ]
 
 
-def find_lost(core: Core) -> tuple[Base, list[Lost]]:
+def _find_lost(core: Core) -> tuple[Base, list[Lost]]:
     """The base, and what it lost. Two requests, a listing; two more for each suspicious shard."""
     base = core.base()
     for _ in core.env.attempts(_LOOKS, first_delay=0):
@@ -95,7 +95,7 @@ def find_lost(core: Core) -> tuple[Base, list[Lost]]:
     return base, []
 
 
-def unfinished_restore(core: Core, before: Lineage | None) -> str | None:
+def _unfinished_restore(core: Core, before: Lineage | None) -> str | None:
     """The checkpoint of a weir restore that took the base back and did not take the shards along;
     None: another program took it back. `before`: the lineage before the loss was found.
 
@@ -128,17 +128,18 @@ def require_no_lost_rows(core: Core) -> None:
     folded into the base, the shards follow only when that restore is run again.
     """
     before = read_lineage(core.store)
-    base, lost = find_lost(core)
+    base, lost = _find_lost(core)
     if lost:
-        checkpoint = unfinished_restore(core, before)
+        told = "; ".join(map(str, lost[:_SHOWN]))
+        checkpoint = _unfinished_restore(core, before)
         if checkpoint is not None:
             raise CommitConflict(
-                f"{core.uri} at base version {base.version}: {lost[0]}. A restore of checkpoint"
+                f"{core.uri} at base version {base.version}: {told}. A restore of checkpoint"
                 f" {checkpoint} rolled the base back, and is running or was interrupted. Nothing"
                 " was written. Wait for that restore, or run it again, then try again"
             )
         raise CorruptEntry(
-            f"{core.uri} at base version {base.version}: {lost[0]}. Another program restored an"
+            f"{core.uri} at base version {base.version}: {told}. Another program restored an"
             " older version of the base with Lance (LanceDB: checkout and restore), or recreated"
             " its MemWAL index, and reads miss rows compacted since. Nothing was written."
             " Restore the later version of the base with Lance, or a checkpoint with weir"

@@ -15,14 +15,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 from uuid import UUID
 
 from weir.durations import Duration, seconds
 from weir.errors import (
     CommitConflict,
     FencedError,
-    InvalidInput,
     MissingEntry,
     SealedShard,
     SnapshotExpired,
@@ -55,7 +53,7 @@ from weir.upkeep.indexes import lacking
 from weir.upkeep.owner import Owner
 from weir.upkeep.pinning import require_above_base_floor
 from weir.upkeep.silent import seal_silent
-from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
+from weir.upkeep.tasks import LOCAL, Progress, Result, Runner
 from weir.upkeep.unfinished import require_settled
 
 logger = logging.getLogger("weir.compact")
@@ -99,7 +97,7 @@ class CompactReport:
 def compact(
     core: Core,
     *,
-    engine: Literal["local"] | Runner = "local",
+    engine: Runner = LOCAL,
     fold_wal: bool | None = None,
     cluster: bool = False,
     indexes: bool = True,
@@ -107,26 +105,9 @@ def compact(
     lease: Duration = LEASE,
     progress: Progress | None = None,
 ) -> CompactReport:
-    """Fold everything that waits into the base, in one commit; return what was done.
-
-    `fold_wal` also folds log entries that are in no SSTable. None: those that no writer keeps in
-    memory, as Spark and WAL-only writers leave them; True: all of them, for which every shard whose
-    log holds rows and may get more is claimed, and its writer fenced (its rows are safe); False:
-    only those of sealed shards. `report.notes` lists what stays in a log.
-    `cluster` sorts new files by key. `indexes` extends the base's indexes to the new rows.
-    `rewrite` also rewrites files that are small or hold deleted rows; None: when there are many
-    such. Safe to run beside anything, another compaction included: a run that finds a claim younger
-    than `lease` does nothing (`report.skipped`); one that lost its claim, or met a reshard, raises
-    `CommitConflict`. Where another program cleaned up the versions that show whether its commit
-    succeeded, it raises `UnknownOutcome`; the next run folds what is not in the base.
-    """
+    """See `Table.compact`."""
     core.record_number()  # C-16: not by a handle of a dropped table
-    if isinstance(engine, str) and engine != "local":
-        raise InvalidInput(
-            f"engine must be 'local' or a runner, got {engine!r}; on Spark call weir.spark.compact"
-        )
-    runner = LocalRunner() if isinstance(engine, str) else engine
-    run = _Run(core, runner, fold_wal, progress)
+    run = _Run(core, engine, fold_wal, progress)
     began = run.core.env.clock.boottime()
 
     def act() -> CompactReport:
@@ -136,7 +117,7 @@ def compact(
         has_changed = report.base_version is not None or report.rows_expired > 0
         if has_changed or (indexes and report.skipped is None and lacking(core)):
             report.notes += tidy(
-                core, indexes=indexes, rewrite=rewrite, engine=runner, progress=progress
+                core, indexes=indexes, rewrite=rewrite, engine=engine, progress=progress
             )
         return report
 

@@ -1,18 +1,18 @@
-"""Rewrites files of the base that are small or hold many deleted rows, and extends its indexes, in
-process or by tasks elsewhere (P-5).
+"""Rewrites files of the base that are small or hold many deleted rows, and extends its indexes, by
+tasks that run in this process or elsewhere (P-5).
 
 Rows do not change and no claim is held: work that loses a race is left for the next run.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from weir.errors import CommitConflict
 from weir.lake.api import Base
 from weir.lake.base.fold import ROWS_PER_FILE
 from weir.routing.core import Core
-from weir.upkeep.tasks import Progress, Result, Run, Runner, Task
+from weir.upkeep.tasks import LOCAL, Progress, Result, Run, Runner, Task
 
 SMALL_FRAGMENTS: Final = 16
 """From this many fragments of less than a quarter file on, rewriting them is worth it."""
@@ -25,17 +25,15 @@ def tidy(
     *,
     indexes: bool = True,
     rewrite: bool | None = None,
-    engine: Literal["local"] | Runner = "local",
+    engine: Runner = LOCAL,
     progress: Progress | None = None,
 ) -> list[str]:
     """Rewrite files that are small or hold deleted rows, on request or if there are many such, and
-    extend indexes to all rows.
+    extend indexes to all rows, by tasks of `engine`.
 
-    Returns what was left for the next run, in words. An `engine` other than this process runs the
-    work as tasks.
+    Returns what was left for the next run, in words.
     """
     lake = core.lake
-    runner = None if isinstance(engine, str) or engine.name == "local" else engine
     notes: list[str] = []
     try:
         wanted = rewrite or (rewrite is None and _is_worth_it(lake.open_base()))
@@ -48,17 +46,9 @@ def tidy(
                 " table.create_index(..., replace=True), then compact"
             )
         elif wanted:
-            if runner is None:
-                lake.compact_files(target_rows_per_fragment=ROWS_PER_FILE)
-            else:
-                _rewrite(core, runner, progress)
-        names = [index.name for index in lake.indexes()] if indexes else []
-        if names and runner is None:
-            lake.optimize_indices()
-        elif runner is not None:
-            tasks: list[Task] = [{"run": "compact.tidying.optimize", "name": n} for n in names]
-            for task in tasks:  # each is a commit; concurrent ones would only conflict
-                runner.run(core, [task], progress)
+            _rewrite(core, engine, progress)
+        if indexes and lake.indexes():
+            engine.run(core, [{"run": "compact.tidying.optimize"}], progress)
     except CommitConflict as lost:
         notes.append(
             f"small files and indexes were not optimized, the next compaction does it: {lost}"
@@ -89,9 +79,9 @@ def rewrite(core: Core, task: Task) -> Result:
     return {"result": core.lake.rewrite_files(str(task["task"]))}
 
 
-def optimize(core: Core, task: Task) -> Result:
-    """Extend one index to the rows added since. A second run finds nothing to do."""
-    return {"version": core.lake.optimize_indices([str(task["name"])])}
+def optimize(core: Core, _: Task) -> Result:
+    """Extend the indexes to the rows added since. A second run finds nothing to do."""
+    return {"version": core.lake.optimize_indices()}
 
 
 TASKS: Final[dict[str, Run]] = {"rewrite": rewrite, "optimize": optimize}

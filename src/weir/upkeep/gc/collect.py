@@ -16,11 +16,9 @@ from msgspec import structs
 
 from weir.durations import Duration, seconds
 from weir.errors import InvalidInput, NotAWeirTable, StoreError
-from weir.format import paths
 from weir.format.sharding import PerWriter
 from weir.meters import GC_BYTES, GC_OBJECTS, GC_SECONDS
 from weir.records.holds import Holds
-from weir.records.marks import Marks
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
 from weir.routing.finishing import finish
@@ -29,18 +27,11 @@ from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.defaults import FENCE_RETENTION, MIN_AGE
 from weir.upkeep.gc import records
 from weir.upkeep.gc.plan import Ages
-from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
+from weir.upkeep.gc.report import KINDS, GcReport, Kind, Progress, Veto
 from weir.upkeep.gc.run import WORKERS, GcRun
 from weir.upkeep.gc.shard import collect_shards
 from weir.upkeep.parents import left_over_pins, settle_pins
-
-__all__ = [
-    "KINDS",
-    "GcReport",
-    "KindReport",
-    "collect",
-    "gc",
-]
+from weir.upkeep.pinning import base_marks
 
 logger = logging.getLogger("weir.gc")
 
@@ -58,18 +49,7 @@ def gc(
     veto: Veto | None = None,
     workers: int = WORKERS,
 ) -> GcReport:
-    """Delete objects that nothing refers to.
-
-    `min_age` is slack for readers without a checkpoint, not a safety margin. `fence_retention` is
-    how long the first entry of every epoch stays in the log, which is what stops a native writer
-    that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
-    `fence_ttl` of the table and of every table dropped at its place (C-16). `kinds` chooses among
-    `KINDS`. `veto(kind, path)` keeps single objects. With `dry_run` nothing is written. A failing
-    task is in `report.errors` and does not stop the others. One listing of the table, about ten
-    small requests per shard, and one bulk request per thousand objects deleted. Raises
-    `CorruptEntry` when another program rolled back or overwrote the base: the repair needs the
-    later versions (L-8).
-    """
+    """See `Table.gc`."""
     _require_whole(core)
     return collect(
         core,
@@ -240,7 +220,7 @@ def _clean_base(job: GcRun, released: Collection[str]) -> None:
     if not job.dry_run and keep_from > 1:
         # Raised before Lance reads the tags: a checkpoint that pins one of these versions, or a
         # commit to one of these numbers, reads the floor after its own write and gives up.
-        floor = Marks(core.store, paths.base_floor_dir())
+        floor = base_marks(core)
         floor.raise_to(keep_from - 1)
         floor.trim()
     slack = timedelta(seconds=job.ages.min_age)

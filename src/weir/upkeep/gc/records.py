@@ -20,6 +20,7 @@ from weir.records import codec
 from weir.records.chain import Listed, list_chain
 from weir.records.checkpoints import checkpoint_of_tag
 from weir.records.holds import HoldKind
+from weir.records.lineage import restoring
 from weir.store.api import Meta
 from weir.upkeep.gc.run import GcRun, Item
 
@@ -50,9 +51,16 @@ RECORDS_KEPT: Final = 16
 def end_expired(job: GcRun, kind: HoldKind) -> None:
     """End everything of that kind whose lifetime is over."""
     report, uri = job.report, job.core.uri
+    needed: set[str] | None = None
     for hold in job.holds.all(kind):
         try:
             if hold.is_ended or not hold.is_expired(job.now):
+                continue
+            if needed is None:  # after the records were read: see `require_unneeded`
+                begun = restoring(job.core.store)
+                needed = set() if begun is None else {str(begun.checkpoint), str(begun.undo)}
+            if hold.name in needed:  # guard: K-11
+                report.kind(kind).kept["unfinished restore"] += 1
                 continue
             if job.dry_run or job.holds.end(hold, "expired"):
                 report.ended += 1
@@ -85,7 +93,7 @@ def release_tags(job: GcRun) -> list[str]:
 def collect_chains(job: GcRun, kind: HoldKind) -> None:
     """Delete dead chains and superseded records of one kind."""
     for hold in job.holds.all(kind):
-        _count(job, kind, hold.listed)
+        job.count(kind, len(hold.listed), _size(hold.listed), {})
         # An appender to a checkpoint's chain checks for record 1 afterwards; others do not.
         wait = job.ages.min_age if kind == "checkpoints" else job.ages.fence_retention
         *rest, last = hold.listed.values()
@@ -96,10 +104,8 @@ def collect_chains(job: GcRun, kind: HoldKind) -> None:
         _supersede(job, kind, hold.listed)
 
 
-def _count(job: GcRun, kind: str, listed: Listed) -> None:
-    part = job.report.kind(kind)
-    part.seen += len(listed)
-    part.seen_bytes += sum(meta.size for meta in listed.values())
+def _size(listed: Listed) -> int:
+    return sum(meta.size for meta in listed.values())
 
 
 def _supersede(job: GcRun, kind: str, listed: Listed) -> None:
@@ -164,5 +170,5 @@ def collect_leftovers(job: GcRun) -> None:
             continue  # another collector prunes it
         # Beside a damaged record older ones stay.
         codec.loads(data, dict, f"{store.uri}/{newest.path}")  # guard: G-11 test_gc_chains
-        _count(job, "leftovers", listed)
+        job.count("leftovers", len(listed), _size(listed), {})
         _supersede(job, "leftovers", listed)

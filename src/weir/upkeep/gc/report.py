@@ -37,14 +37,6 @@ class KindReport:
     kept: Counter[str] = field(default_factory=Counter)
     """Objects kept, by reason."""
 
-    def add(self, other: KindReport) -> None:
-        """Add the counts of `other`."""
-        self.seen += other.seen
-        self.seen_bytes += other.seen_bytes
-        self.deleted += other.deleted
-        self.deleted_bytes += other.deleted_bytes
-        self.kept.update(other.kept)
-
     def to_dict(self) -> dict[str, object]:
         """As JSON-ready values."""
         return {
@@ -90,15 +82,6 @@ class GcReport:
     def kind(self, name: str) -> KindReport:
         """The report of one kind, created on first use."""
         return self.kinds.setdefault(name, KindReport())
-
-    def add(self, part: GcReport) -> None:
-        """Add the counts and messages of `part`."""
-        for name, kind in part.kinds.items():
-            self.kind(name).add(kind)
-        self.skipped += part.skipped
-        self.errors += part.errors
-        self.ended += part.ended
-        self.pruned += part.pruned
 
     def to_dict(self) -> dict[str, object]:
         """As JSON-ready values."""

@@ -7,7 +7,7 @@ always in the process that decided: a store, not a processor, says how fast they
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -55,6 +55,10 @@ class GcRun:
     _total: dict[str, int] = field(default_factory=dict)
     _clocks: dict[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """One report for all threads."""
+        self._lock = self.core.env.threads.lock()
+
     @property
     def expired(self) -> Expired:
         """In a dry run, what has expired by then counts as ended: the real run ends it."""
@@ -93,6 +97,21 @@ class GcRun:
         """Report a task that failed (G-10)."""
         logger.warning("gc.failed table=%s task=%s reason=%s", self.core.uri, name, error)
         self.report.errors.append(f"{name}: {type(error).__name__}: {error}")
+
+    # -- counting, from any thread ---------------------------------------------------------------
+
+    def count(self, kind: str, seen: int, size: int, kept: Mapping[str, int]) -> None:
+        """Report objects that were seen, and why some stay."""
+        with self._lock:
+            part = self.report.kind(kind)
+            part.seen += seen
+            part.seen_bytes += size
+            part.kept.update(kept)
+
+    def pruned(self, tables: int) -> None:
+        """Report SSTables that left a manifest."""
+        with self._lock:
+            self.report.pruned += tables
 
     # -- deleting ----------------------------------------------------------------------------
 

@@ -28,8 +28,9 @@ from weir.upkeep.gc.visit import Doomed, Visit
 LISTED_MAX: Final = 1_000_000
 """Listed objects held in memory, 24 bytes each; a table with more is collected in waves, and the
 pins are read once per wave."""
-_SHARDS_LISTED: Final = 64
-"""Shards listed between two checks of that bound."""
+_FIRST_LISTED: Final = 64
+"""Shards listed at once to learn how many objects they have; then as many as the bound allows, so
+that more shards make no more rounds."""
 _FOLDERS_LISTED: Final = 64
 
 
@@ -41,13 +42,16 @@ def collect_shards(job: GcRun) -> dict[UUID, int]:
     finished: dict[UUID, int] = {}
     while waiting:
         visits: list[Visit] = []
-        listed = 0
+        listed, size = 0, _FIRST_LISTED
         while waiting and listed < LISTED_MAX:
-            group = [Visit(job, shard) for shard in waiting[:_SHARDS_LISTED]]
-            del waiting[:_SHARDS_LISTED]
+            group = [Visit(job, shard) for shard in waiting[:size]]
+            del waiting[:size]
             looked = _look(job, group)
             visits += looked
-            listed += sum(visit.listed for visit in looked)
+            found = sum(visit.listed for visit in looked)
+            listed += found
+            # Half of what is left: the next shards may have more objects than these.
+            size = max(1, (LISTED_MAX - listed) * len(group) // (2 * max(1, found)))
         _collect_wave(visits, job)
         for visit in visits:
             if visit.finished_under is not None:
@@ -112,7 +116,6 @@ def _each(job: GcRun, visits: list[Visit], step: Callable[[Visit], bool]) -> lis
 
     going = job.core.env.threads.map(one, visits, workers=job.core.workers)
     for visit in visits:
-        visit.tell()
         if visit.error is not None:
             job.fail(str(visit.site), visit.error)
             visit.error = None

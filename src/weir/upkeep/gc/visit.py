@@ -51,7 +51,6 @@ from weir.upkeep.gc.plan import (
     plan_wal,
     replay_point,
 )
-from weir.upkeep.gc.report import GcReport
 from weir.upkeep.gc.run import GcRun, Item
 from weir.upkeep.pruning import folded_tables, prunable, prune
 
@@ -81,7 +80,6 @@ class Visit:
         self.finished_under: int | None = None
         """The routing of a sealed shard of which nothing is left that anybody could read (C-17)."""
         self._job = job
-        self._report = GcReport(job.dry_run)
         self._listing = Listing()
         self._has_log = "wal" in job.kinds
         """True when the place where the log is now was listed."""
@@ -105,11 +103,6 @@ class Visit:
         """True when the manifest names any."""
         return self._latest is not None and bool(self._latest.sstables)
 
-    def tell(self) -> None:
-        """Add the findings since the last call to the report of the collection."""
-        self._job.report.add(self._report)
-        self._report = GcReport(self._job.dry_run)
-
     # -- step by step ----------------------------------------------------------------------------
 
     def list_beside_the_data(self) -> bool:
@@ -121,7 +114,9 @@ class Visit:
         """Take in the manifest, which was read when everything was listed (G-4)."""
         self._latest, self._floors = state
         if self._latest is None:
-            self._report.skipped.append(f"{self.site} has no manifest: nothing of it was collected")
+            self._job.report.skipped.append(
+                f"{self.site} has no manifest: nothing of it was collected"
+            )
         return self._latest is not None
 
     def list_elsewhere(self) -> bool:
@@ -134,16 +129,16 @@ class Visit:
         try:
             place = places.place(shard, self._latest, self._floors)
             sites, notes = places.former(shard, place)
-            self._report.skipped += notes
+            self._job.report.skipped += notes
             self.site = places.site_at(shard, place)
             self._has_log = place.uri is None
         except (WalStoreMismatch, StoreError) as error:
             # S-5: objects beside the data can still be collected.
-            self._report.skipped.append(f"the log of shard {shard} was not collected: {error}")
+            self._job.report.skipped.append(f"the log of shard {shard} was not collected: {error}")
         if self.site.is_apart:
             sites.append(self.site)
         for site in sites:
-            found = list_log(job, site, self._report.skipped)
+            found = list_log(job, site, self._job.report.skipped)
             if found is not None:
                 self._listing.logs.append((site, found))
                 self._has_log |= site is self.site
@@ -187,7 +182,7 @@ class Visit:
         )
         has_statement = any(one.share_of(self.site.shard) for one in job.statements)
         if has_statement:
-            self._report.skipped.append(f"{self.site}: a statement is not in its log yet")
+            self._job.report.skipped.append(f"{self.site}: a statement is not in its log yet")
         for place, found in self._listing.logs:
             if has_statement:  # guard: P-8 test_statements_over_shards
                 continue
@@ -232,7 +227,7 @@ class Visit:
         if not named:
             return
         if self._job.dry_run:
-            self._report.pruned += len(named)
+            self._job.pruned(len(named))
             pruned = prunable(current, named) or current
             # As pruning would leave it: a version of its own, which supersedes this one now.
             self._latest = replace(pruned, version=Version(current.version + 1))
@@ -242,10 +237,10 @@ class Visit:
             after = prune(self.site, current, named)
         except (FencedError, CommitConflict) as lost:
             # G-12: another process changed the shard. The next collection prunes it.
-            self._report.skipped.append(f"{self.site}: not pruned, the next gc does it: {lost}")
+            self._job.report.skipped.append(f"{self.site}: not pruned, the next gc does it: {lost}")
             return
         self._latest = after
-        self._report.pruned += max(0, len(current.sstables) - len(after.sstables))
+        self._job.pruned(max(0, len(current.sstables) - len(after.sstables)))
         logger.info("gc.pruned %s sstables=%d", self.site.label, len(named))
 
     # -- floors ----------------------------------------------------------------------------------
@@ -293,7 +288,7 @@ class Visit:
         ages = self._job.ages
         state = replace(state, runs=contents.epoch_runs(place, state, ages))
         doomed, kept = plan_wal(state, ages)
-        self._count("wal", len(state.wal), int(state.wal.sizes.sum()), kept)
+        self._job.count("wal", len(state.wal), int(state.wal.sizes.sum()), kept)
         if len(doomed):
             wal = place.wal if place.is_apart else None
             items = _wal_items(place.shard, state.wal, doomed)
@@ -303,7 +298,7 @@ class Visit:
         job, versions = self._job, state.versions
         state = replace(state, native=contents.is_native(self.site, state, job.ages))
         doomed, kept = plan_manifests(state, job.ages)
-        self._count("manifests", len(versions), sum(v.size for v in versions.values()), kept)
+        self._job.count("manifests", len(versions), sum(v.size for v in versions.values()), kept)
         if doomed and not job.dry_run:
             _renew_hint(self.site, state)
         items = (
@@ -315,14 +310,8 @@ class Visit:
         folders = [stored for _, stored in state.folders.values()]
         self.folders, kept = plan_sstables(state, self._job.ages)
         objects, size = sum(f.objects for f in folders), sum(f.size for f in folders)
-        self._count("sstables", objects, size, kept)
+        self._job.count("sstables", objects, size, kept)
         self.folder_objects = sum(state.folders[name][1].objects for name in self.folders)
-
-    def _count(self, kind: str, seen: int, size: int, kept: dict[str, int]) -> None:
-        part = self._report.kind(kind)
-        part.seen += seen
-        part.seen_bytes += size
-        part.kept.update(kept)
 
 
 def _highest(logs: Sequence[npt.NDArray[np.int64]], limit: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.lake.conftest import SCHEMA, MakeLake, content, table
+from tests.unit.lake.conftest import SCHEMA, MakeLake, compact_files, content, table
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.keys.keyset import KeySet
@@ -265,7 +265,7 @@ def test_commits_of_others_between_plan_and_commit(make_lake: MakeLake) -> None:
 
     base = lake.open_base()
     changes = fold.fold_rows(base, table({2: "B"}), NONE, SYSTEM)
-    lake.compact_files()
+    compact_files(lake)
     with pytest.raises(CommitConflict, match="another program changed rows"):
         commit(base, changes, "g")
     assert (2, "b") in content(lake)
@@ -300,7 +300,7 @@ def test_a_handle_in_use_never_moves(make_lake: MakeLake) -> None:
     base = lake.open_base()
     version = base.version
     fold_local(lake, table({1: "A"}), marks={SHARD: 1})
-    lake.compact_files()
+    compact_files(lake)
     lake.restore(version, "a checkpoint")
     assert base.version == version
     assert base.dataset.version == version

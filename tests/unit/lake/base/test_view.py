@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from tests.unit.lake.conftest import SCHEMA, MakeLake, content, table
+from tests.unit.lake.conftest import SCHEMA, MakeLake, compact_files, content, table
 from weir.errors import (
     CommitConflict,
     InvalidInput,
@@ -277,9 +277,9 @@ def test_a_clone_may_be_on_another_kind_of_store(
 def test_compact_files_and_indexes(make_lake: MakeLake) -> None:
     lake = make_lake(rows=OLD, rows_per_file=2)
     lance.dataset(lake.uri).create_scalar_index("id", "BTREE")
-    lake.compact_files(target_rows_per_fragment=100)
+    compact_files(lake, 100)
     assert len(lake.open_base().fragments()) == 1
     lance.write_dataset(lake.open_base().dataset.to_table(limit=1), lake.uri, mode="append")
-    lake.optimize_indices([index.name for index in lake.indexes()])
+    lake.optimize_indices()
     (index,) = (i for i in lake.open_base().dataset.describe_indices() if i.name == "id_idx")
     assert index.num_rows_indexed == 7
