@@ -241,6 +241,26 @@ def test_m7_a_filter_that_names_no_column_ends_no_writer(tmp_path: Path, kind: s
     assert ids(table.scan().to_table()) == [3]
 
 
+def _odd(_: Any, values: pa.Array) -> pa.Array:
+    if len(values):
+        raise LookupError("the user's own error")
+    return pa.array([], pa.bool_())
+
+
+def test_m7_a_function_of_the_caller_that_raises_ends_no_writer(tmp_path: Path) -> None:
+    pc.register_scalar_function(
+        _odd, "weir_odd", {"summary": "", "description": ""}, {"x": pa.int64()}, pa.bool_()
+    )
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
+    with table.shard(0).writer() as writer:
+        writer.put([row(1)])
+        odd = pc.Expression._call("weir_odd", [pc.field("incoming", "id")])
+        with pytest.raises(InvalidInput, match="LookupError: the user's own error"):
+            writer.put([row(1)], when=odd)
+        writer.put([row(2)])
+    assert ids(table.scan().to_table()) == [1, 2]
+
+
 PANICS = ["id = ?", "id = :a", "id = $1", "cast(id as decimal(40, 2)) = 1"]
 """Texts on which Lance panics, which is no `Exception`."""
 
