@@ -87,7 +87,7 @@ def lance_errors(what: str, columns: Sequence[str] | None = None) -> Iterator[No
 
 
 def is_of_lance(error: BaseException) -> bool:
-    """True for what a call of pylance raises; a panic, which is no `Exception`, fails a call too."""
+    """True for what a call of pylance raises, also for a panic, which is no `Exception`."""
     is_panic = type(error).__name__ == "PanicException"
     return is_panic or isinstance(error, OSError | ValueError | RuntimeError | NotImplementedError)
 
