@@ -8,6 +8,7 @@ import pytest
 
 import weir
 from tests.support.moments import again, make, put
+from tests.support.threads import Caller
 
 SOURCES = Path(weir.__file__).parent
 TOLD_BY = ("table=", "uri=", "root=", "folder=", "label", "path=", "from=", "store=")
@@ -69,3 +70,35 @@ def test_a_callback_that_fails_is_logged_with_its_table(tmp_path, caplog):
         ack.wait()
     (told,) = [r.getMessage() for r in caplog.records if "ack.callback.failed" in r.getMessage()]
     assert f"table={table.uri} shard=" in told
+
+
+class _Looks(logging.Handler):
+    """What an application may do with an event: it adds the state of its writer."""
+
+    def __init__(self, writer):
+        super().__init__()
+        self.writer, self.seen = writer, []
+
+    def emit(self, record):
+        self.writer.stats()
+        self.seen.append(record.getMessage().split()[0])
+
+
+def test_h4_a_log_handler_may_look_at_the_writer_whose_event_it_is(tmp_path):
+    config = weir.WriterConfig(
+        max_wal_buffer_size=1000, max_unflushed_memtable_bytes=4000, fence_ttl=0
+    )
+    table = make(tmp_path / "t", 1, writer_defaults=config)
+    writer = table.shard(0).writer()
+    looks = _Looks(writer)
+    logging.getLogger("weir.shard").addHandler(looks)
+    try:
+        for _ in range(20):  # waits for room
+            Caller(lambda: put(writer, range(20), "a" * 100)).result(60)
+        with again(table).writer() as other:
+            put(other, [1], "b")
+        with pytest.raises(weir.FencedError):
+            Caller(lambda: put(writer, [2], "c")).result(60)
+    finally:
+        logging.getLogger("weir.shard").removeHandler(looks)
+    assert {"writer.backpressure", "writer.ended"} <= set(looks.seen)

@@ -228,6 +228,67 @@ def test_an_expression_that_does_not_fit_is_refused_before_anything_is_claimed(
         assert writer.shard_writers() == {}
 
 
+@pytest.mark.parametrize("kind", ["table", "shard"])
+def test_m7_a_filter_that_names_no_column_ends_no_writer(tmp_path: Path, kind: str) -> None:
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
+    with table.writer() if kind == "table" else table.shard(0).writer() as writer:
+        writer.put([row(1), row(2)])
+        assert writer.update_where(pc.scalar(True), {"user": "'x'"}).updated == 2
+        writer.flush()
+        assert writer.delete_where(pc.scalar(False)).deleted == 0
+        assert writer.delete_where(pc.scalar(True)).deleted == 2
+        writer.put([row(3)])
+    assert ids(table.scan().to_table()) == [3]
+
+
+def _odd(_: Any, values: pa.Array) -> pa.Array:
+    if len(values):
+        raise LookupError("the user's own error")
+    return pa.array([], pa.bool_())
+
+
+def test_m7_a_function_of_the_caller_that_raises_ends_no_writer(tmp_path: Path) -> None:
+    pc.register_scalar_function(
+        _odd, "weir_odd", {"summary": "", "description": ""}, {"x": pa.int64()}, pa.bool_()
+    )
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
+    with table.shard(0).writer() as writer:
+        writer.put([row(1)])
+        odd = pc.Expression._call("weir_odd", [pc.field("incoming", "id")])
+        with pytest.raises(InvalidInput, match="LookupError: the user's own error"):
+            writer.put([row(1)], when=odd)
+        writer.put([row(2)])
+    assert ids(table.scan().to_table()) == [1, 2]
+
+
+PANICS = ["id = ?", "id = :a", "id = $1", "cast(id as decimal(40, 2)) = 1"]
+"""Texts on which Lance panics, which is no `Exception`."""
+
+
+@pytest.mark.parametrize("text", PANICS)
+@pytest.mark.parametrize("kind", ["table", "shard"])
+def test_m7_sql_on_which_lance_panics_is_refused_and_ends_no_writer(
+    tmp_path: Path, kind: str, text: str
+) -> None:
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
+    with table.writer() if kind == "table" else table.shard(0).writer() as writer:
+        writer.put([row(1)])
+        for act in (
+            lambda: writer.put([row(1)], when=text.replace("id", "incoming.id")),
+            lambda: writer.update_where("true", {"ok": text}),
+            lambda: writer.delete_where(text),
+        ):
+            with pytest.raises(InvalidInput):
+                act()
+        writer.put([row(2)])
+    with pytest.raises(InvalidInput):
+        table.scan(columns={"n": text}).to_table()
+    table.compact()
+    with pytest.raises(InvalidInput):
+        table.count(text)
+    assert ids(table.scan().to_table()) == [1, 2]
+
+
 def test_concurrent_conditions_with_expressions_are_each_decided_by_their_own(
     tmp_path: Path,
 ) -> None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from weir.errors import InvalidInput
 from weir.format.nested import as_type, loose
 from weir.lake.filters import filter_columns, free_name, passing
-from weir.lake.lance_errors import plain_text
+from weir.lake.lance_errors import is_of_lance, plain_text
 from weir.lake.params import require_text
 from weir.lake.whole_buffers import for_lance
 from weir.types import Filter
@@ -85,8 +85,10 @@ def _told(condition: Filter) -> str:
 
 
 def _mentioned(rows: pa.Table, condition: Filter) -> pa.Table:
-    """The columns that the condition may read; no others are written to memory."""
-    return rows.select(condition_columns(condition, rows.column_names))
+    """The columns that the condition may read; no others are written to memory. At least one: a
+    table without columns would have no rows."""
+    names = rows.column_names
+    return rows.select(condition_columns(condition, names) or names[:1])
 
 
 def _mask(rows: pa.Table, condition: Filter, what: str) -> pa.BooleanArray:
@@ -124,7 +126,9 @@ def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
         )
         scanner = dataset.scanner(columns={name: name, "value": f"({text}\n)"}, scan_in_order=True)
         table = scanner.to_table()
-    except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+    except BaseException as error:
+        if not is_of_lance(error):
+            raise
         # Everything is in memory, so only the text can be wrong.
         raise InvalidInput(f"{what}: {plain_text(error, ())}") from error
     return table.column("value").combine_chunks()

@@ -75,13 +75,21 @@ def lance_errors(what: str, columns: Sequence[str] | None = None) -> Iterator[No
         yield
     except WeirError:
         raise
-    except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+    except BaseException as error:
+        if not is_of_lance(error):
+            raise
         if _INTERRUPT.search(str(error)):  # guard: F-16
             raise KeyboardInterrupt from error
         cause, told = error, without_body(str(error))
         if told != str(error):  # a traceback shows the cause, too
             cause = OSError(told)
         raise translated(error, what, columns) from cause
+
+
+def is_of_lance(error: BaseException) -> bool:
+    """True for what a call of pylance raises, also for a panic, which is no `Exception`."""
+    is_panic = type(error).__name__ == "PanicException"
+    return is_panic or isinstance(error, OSError | ValueError | RuntimeError | NotImplementedError)
 
 
 def is_tag_taken(error: Exception) -> bool:
@@ -122,7 +130,7 @@ def plain_text(error: BaseException, columns: Sequence[str] | None = None) -> st
     return _FIELDS.sub(existing, _PLACES.sub("", without_body(str(error))))
 
 
-def translated(error: Exception, what: str, columns: Sequence[str] | None = None) -> WeirError:
+def translated(error: BaseException, what: str, columns: Sequence[str] | None = None) -> WeirError:
     """The weir error that tells the caller what to do about `error`."""
     raw = str(error)
     text = without_body(raw).lower()

@@ -20,7 +20,7 @@ from weir.errors import InvalidInput
 from weir.format.exact import family_of
 from weir.format.python_values import from_python
 from weir.format.schema import TOMBSTONE_FIELD
-from weir.lake.lance_errors import plain_text
+from weir.lake.lance_errors import is_of_lance, plain_text
 from weir.lake.whole_buffers import for_lance
 
 _PLAIN: Final[dict[str, object]] = {
@@ -86,7 +86,7 @@ def _failure(schema: pa.Schema, key: Sequence[str], storage_version: str | None)
         merge = dataset.merge_insert(list(key) or schema.names[:1]).when_matched_update_all()
         merge.execute(for_lance(rows.slice(1)))
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not isinstance(error, Exception) and not is_of_lance(error):
             raise
         return plain_text(error).strip()
     return None

@@ -415,6 +415,7 @@ class Committer:
     def _make_room(self, ack: Ack) -> None:
         """Puts wait for room: write and flush what is in memory, here if there is no thread."""
         state, flusher = self._state, self._flusher
+        state.log_events()
         is_called = self._call()
         if flusher is not None:
             with state.lock:
@@ -593,6 +594,7 @@ class Committer:
                 sent = slot is not None and slot.entry is not None and slot.entry.sent
                 ours = error if isinstance(error, WeirError) else internal(error)
                 done = state.end(ours, sent=sent)
+            state.log_events()
         told = [ack for ack in done if ack.callbacks or ack.futures]
         if told:
             self._finished.append(told)
@@ -713,7 +715,9 @@ class Committer:
                 # like any other, and ends when it is idle.
                 self._is_awake = False
                 self._thread = state.start(self._run, f"weir-wal-{state.name}")
-            return self._thread is not None
+            is_there = self._thread is not None
+        state.log_events()
+        return is_there
 
     def _run(self) -> None:
         try:

@@ -158,7 +158,7 @@ def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -
     if len(run) > 1:
         try:
             _decide_step(run, [one.steps[0] for one in run], newest, intake, more=more)
-        except (WeirError, pa.ArrowException):  # M-7: one is at fault, and the others are not
+        except Exception:  # noqa: BLE001  M-7: one is at fault, and the others are not
             for request in run:
                 request.forget()
                 _decide([request], newest, intake, more=True)
@@ -171,12 +171,10 @@ def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -
             _decide_step([request], [step], newest, intake, more=follows)
             if request.error is not None:
                 break
-    except WeirError as error:
+    except Exception as error:  # noqa: BLE001  M-7: functions of its caller may raise anything
         request.forget()
-        request.error = error
-    except pa.ArrowException as error:
-        request.forget()
-        request.error = InvalidInput(f"cannot evaluate this write on these rows: {error}")
+        told = f"cannot evaluate this write on these rows: {type(error).__name__}: {error}"
+        request.error = error if isinstance(error, WeirError) else InvalidInput(told)
     if request.error is not None:
         request.rows, request.piece, request.counts = (), None, NOTHING
         if mark is not None:

@@ -171,6 +171,7 @@ class Flusher:
     def help(self) -> None:
         """Flush what is due in this thread, if no other thread can do it (F-16)."""
         if self._has_no_thread:
+            self._state.log_events()
             with self._right:
                 while self._is_due():
                     self._flush_first(is_interruptible=True)

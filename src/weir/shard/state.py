@@ -19,6 +19,7 @@ Keeps
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections import deque
@@ -131,6 +132,8 @@ class WriterState:
         self._flush_waiters: list[Lock] = []
         self.has_no_threads = False
         """A thread could not be started, and callers do its work."""
+        self._events: deque[Callable[[], None]] = deque()
+        """What is to be logged once no lock is held."""
 
     def start(self, run: Callable[[], None], name: str) -> Thread | None:
         """Start a thread for background work; None if the process cannot (F-16).
@@ -141,8 +144,16 @@ class WriterState:
         thread = None if self.has_no_threads else self.env.threads.start(counted, name=name)
         if thread is None and not self.has_no_threads:
             self.has_no_threads = True
-            logger.warning("writer.alone %s: no thread for background work", self.label)
+            self._events.append(
+                lambda: logger.warning("writer.alone %s: no background thread", self.label)
+            )
         return thread
+
+    def log_events(self) -> None:
+        """Log what has happened. Called without the lock: a handler may look at the writer."""
+        with contextlib.suppress(IndexError):  # another thread took the last one
+            while self._events:
+                self._events.popleft()()
 
     @property
     def failure(self) -> WeirError | None:
@@ -259,7 +270,11 @@ class WriterState:
             self._warned_at = began
             limit = self.config.max_unflushed_memtable_bytes
             facts = (self.label, self.held_bytes, limit, counters.backpressure_waits)
-            logger.warning("writer.backpressure %s held_bytes=%d limit=%d waits=%d", *facts)
+            self._events.append(
+                lambda: logger.warning(
+                    "writer.backpressure %s held_bytes=%d limit=%d waits=%d", *facts
+                )
+            )
         return began
 
     # -- booking ---------------------------------------------------------------------------------
@@ -461,7 +476,10 @@ class WriterState:
             self.ending.begin(error, [ack for ack in in_flight if ack.rows and not ack.done])
             rows = sum(ack.rows for ack in self.queue if not ack.done)
             self.env.meters.add(FENCED if isinstance(error, FencedError) else ENDED)
-            logger.error("writer.ended %s rows_left=%d reason=%s", self.label, rows, error)
+            facts = (self.label, rows, error)
+            self._events.append(
+                lambda: logger.error("writer.ended %s rows_left=%d reason=%s", *facts)
+            )
         return self.finish_end()
 
     def finish_end(self) -> list[Ack]:
@@ -503,4 +521,5 @@ def fail(state: WriterState, error: WeirError) -> None:
     (F-13). Called without the lock."""
     with state.lock:
         left = state.end(error, sent=True)
+    state.log_events()
     run_callbacks(left)
