@@ -1,5 +1,6 @@
 """The keeper: finds tables, does what is due, and no table's trouble is another's."""
 
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -33,6 +34,7 @@ from weir.meters import (
 )
 from weir.records.keeping import KeepRecords
 from weir.store.open import open_store
+from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.due import look
 from weir.upkeep.perform import JobReport
 
@@ -93,6 +95,19 @@ def test_no_link_leads_a_search_or_a_look_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "lake" / "link").symlink_to(tmp_path / "private")
     chosen = keeper(tmp_path / "lake" / "link").once()
     assert len(chosen) == 1, "the caller may choose a link"
+
+
+@pytest.mark.parametrize(("age", "result"), [(40, "waits"), (70, "succeeded")])
+def test_l4_a_keeper_that_was_killed_in_a_fold_leaves_the_table_alone_for_a_minute(
+    tmp_path: Path, age: float, result: str
+) -> None:
+    """It was a quarter of an hour, in which a busy table gathered hundreds of SSTables."""
+    table = filled(tmp_path / "t")
+    Jobs(table.core.store).claim("killed", None)
+    (record,) = Path(table.uri, paths.compaction_chain()).iterdir()
+    then = record.stat().st_mtime - age
+    os.utime(record, (then, then))
+    assert results(keeper(tmp_path).once()) == {("t", "compact", result)}
 
 
 def test_a_name_that_no_table_can_have_is_passed_over() -> None:

@@ -94,8 +94,6 @@ class RetryingStore:
 
         A collision at the first attempt is raised at once: the object there cannot be ours.
         """
-        if not self._env.meters.is_on:
-            return self._put_if_absent(path, data)
         return self._timed("put_if_absent", lambda: self._put_if_absent(path, data))
 
     def _put_if_absent(self, path: str, data: Bytes) -> float | None:
@@ -118,8 +116,6 @@ class RetryingStore:
 
     def get(self, path: str) -> Blob:
         """Repeated, but never for a missing object."""
-        if not self._env.meters.is_on:
-            return self._get(path)
         return self._timed("get", lambda: self._get(path))
 
     def _get(self, path: str) -> Blob:
@@ -198,17 +194,9 @@ class RetryingStore:
         return self._repeat("now", self.inner.now)
 
     def _timed(self, verb: str, call: Callable[[], T]) -> T:
-        """Measure a call, whatever becomes of it."""
-        clock = self._env.clock
-        began = clock.boottime()
-        try:
-            return call()
-        finally:
-            self._env.meters.add(REQUEST_SECONDS, clock.boottime() - began, verb)
+        return self._env.meters.timed(call, self._env.clock, REQUEST_SECONDS, verb)
 
     def _repeat(self, verb: str, call: Callable[[], T]) -> T:
-        if not self._env.meters.is_on:
-            return self._try(verb, call)
         return self._timed(verb, lambda: self._try(verb, call))
 
     def _try(self, verb: str, call: Callable[[], T]) -> T:
@@ -225,7 +213,7 @@ class RetryingStore:
     ) -> T | Items[U]:
         self.requests[verb] += 1
         try:
-            return self._timed(verb, together) if self._env.meters.is_on else together()
+            return self._timed(verb, together)
         except _FINAL:
             raise
         except StoreError:
