@@ -9,8 +9,8 @@ meanwhile. In the end the writers close, and each table is compacted and collect
 Prints a line of JSON, and fails unless no process ended by itself with an error, every acknowledged
 row is there (or a later one of its key), what the keepers left waiting is bounded (docs/howto/
 upkeep.md: the policy's bound, and what the table's writers make while nobody may fold it), nothing
-waits after the last compaction, and the objects of all tables together take at most 1.3 times what Lance
-alone writes for the same rows. What rules keep for a while is counted apart: the first entries of
+waits after the last compaction, and the objects of all tables together take at most 1.3 times what
+Lance alone writes for the same rows. What rules keep for a while is counted apart: the first entries of
 epochs (G-7a), the newest manifests, and weir's records.
 """
 

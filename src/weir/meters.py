@@ -184,6 +184,22 @@ REQUEST_SECONDS = Metric(
     {"verb": VERBS},
     SECONDS,
 )
+SINK_BATCHES = Metric(
+    "weir_spark_sink_batches_total",
+    "counter",
+    "batches",
+    "Micro-batches of streams into weir, of the Spark sessions that are measured.",
+)
+SINK_ROWS = Metric(
+    "weir_spark_sink_rows_total", "counter", "rows", "Rows that those micro-batches read."
+)
+SINK_SECONDS = Metric(
+    "weir_spark_sink_batch_seconds",
+    "histogram",
+    "seconds",
+    "Time of such a micro-batch from its tasks to its commit.",
+    buckets=LONG_SECONDS,
+)
 COMPACT_SECONDS = Metric(
     "weir_compact_seconds", "histogram", "seconds", "Time of a compaction.", buckets=LONG_SECONDS
 )
@@ -331,9 +347,7 @@ class Meters:
         """Tell `tracer` of every log entry, flush and compaction from now on."""
         self._tracers = (*self._tracers, tracer)
 
-    def timed(
-        self, act: Callable[[], T], clock: HasBoottime, metric: Metric, *labels: str
-    ) -> T:
+    def timed(self, act: Callable[[], T], clock: HasBoottime, metric: Metric, *labels: str) -> T:
         """The result of `act`; the histogram gets the seconds that it took, also with an error."""
         if not self.is_on:
             return act()

@@ -110,6 +110,20 @@ def test_l4_a_keeper_that_was_killed_in_a_fold_leaves_the_table_alone_for_a_minu
     assert results(keeper(tmp_path).once()) == {("t", "compact", result)}
 
 
+@pytest.mark.parametrize("place", ["memory://roots/lkae", "folder"])
+def test_a_mistyped_root_is_a_failure_and_an_empty_one_is_none(tmp_path: Path, place: str) -> None:
+    open_store("memory://roots/lake").put("note.txt", b"")
+    (tmp_path / "empty").mkdir()
+    wrong = place if "://" in place else str(tmp_path / place)
+    right = "memory://roots/lake" if "://" in place else str(tmp_path / "empty")
+    made = Keeper([wrong, right, "memory://nothing-yet"], KeeperPolicy(), env=Env())
+    (report,) = made.once()
+    assert (report.uri, report.job, report.result) == (wrong, "find", "failed")
+    assert f"there is no {wrong}" in report.said
+    assert "spelled" in report.said
+    assert not made.is_ready
+
+
 def test_a_name_that_no_table_can_have_is_passed_over() -> None:
     """On an object store anyone may give an object a name that is not a URI."""
     open_store("memory://names/lake").put_if_absent("a?b=c/x", b"")

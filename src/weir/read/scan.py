@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from weir.errors import InvalidInput
 from weir.format.schema import no_rows
 from weir.lake.filters import both, is_for_lance
-from weir.meters import READ_SECONDS
 from weir.merge.merge import (
     merge_count,
     merge_scan,
@@ -25,6 +24,7 @@ from weir.merge.merge import (
     unless_collected,
 )
 from weir.merge.projection import Projection
+from weir.meters import READ_SECONDS
 from weir.read.loader import BUFFER_ROWS, Loader
 from weir.read.probes import Choice
 from weir.read.reader import SnapshotReader
