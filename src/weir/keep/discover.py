@@ -88,15 +88,15 @@ def _below(
 ) -> Found:
     store = open_store(prefix, storage(prefix), env=env, must_exist=must_exist)
     try:
-        inside = store.list_folder("")
-        if must_exist and _needs_objects(store.uri) and not any(inside):
+        top = store.list_folder("")
+        if must_exist and _needs_objects(store.uri) and not any(top):
             raise RootMissing("it holds no object")
     except RootMissing as gone:
         raise RootMissing(
             f"there is no {store.uri}, so no table is looked after there ({gone}). Look how it is"
             " spelled, and whether its disk is mounted"
         ) from None
-    level = _folders(store, _names(inside))
+    level = _folders(store, _names(top))
     tables: list[str] = []
     skipped: list[Skipped] = []
     for left in range(depth - 1, -1, -1):
