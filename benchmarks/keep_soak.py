@@ -203,9 +203,14 @@ class Processes:
             if process.poll() is None:
                 process.terminate()
                 process.send_signal(signal.SIGCONT)
-        ended = [process.wait(120) for process in self._all]
-        # One that was started a moment ago may have had no handler for the signal yet.
-        return sum(status not in (0, -signal.SIGKILL, -signal.SIGTERM) for status in ended)
+        failed = 0
+        for process in self._all:
+            status = process.wait(120)
+            # One that was started a moment ago may have had no handler for the signal yet.
+            if status not in (0, -signal.SIGKILL, -signal.SIGTERM):
+                failed += 1
+                print("ended with status", status, process.args, file=sys.stderr)
+        return failed
 
 
 def acknowledged(logs: Path) -> tuple[dict[tuple[int, int], int], set[tuple[int, int]]]:

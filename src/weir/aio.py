@@ -230,7 +230,7 @@ class Changes:
                 return change
             pause = self.sync.pause
             if pause is None:
-                await asyncio.to_thread(self._settle)
+                await asyncio.to_thread(self._settle, self.sync.handed_out)
                 self._has_ended = True
             else:
                 # A waiting follower occupies no thread.
@@ -246,7 +246,7 @@ class Changes:
                 rounds -= 1
             else:
                 yield change
-        await asyncio.to_thread(self._settle)
+        await asyncio.to_thread(self._settle, self.sync.handed_out)
 
     async def begin(self) -> None:
         """Find out where the feed begins, with the requests that takes; the first change does it
@@ -256,7 +256,7 @@ class Changes:
     async def commit(self) -> Bookmark:
         """Save that the consumer is done with every change handed out so far; see
         `weir.Changes.commit`."""
-        return await asyncio.to_thread(self._commit)
+        return await asyncio.to_thread(self._commit, self.sync.handed_out)
 
     async def _next(self) -> Change | None:
         loop = asyncio.get_running_loop()
@@ -273,13 +273,15 @@ class Changes:
         with self._lock:
             self.sync.begin()
 
-    def _commit(self) -> Bookmark:
-        with self._lock:
-            return self.sync.commit()
+    # P-3: a task that is cancelled may go on with the next change before its thread gets here.
 
-    def _settle(self) -> None:
+    def _commit(self, place: Bookmark | None) -> Bookmark:
         with self._lock:
-            self.sync.settle()
+            return self.sync.commit_at(place)
+
+    def _settle(self, place: Bookmark | None) -> None:
+        with self._lock:
+            self.sync.settle(place)
 
     def _fetch(self) -> None:
         with self._lock:
