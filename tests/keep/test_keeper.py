@@ -20,7 +20,7 @@ from weir.env import Env
 from weir.errors import InvalidInput, MissingEntry, StoreError
 from weir.format import paths
 from weir.keep.discover import Found, tables_below, tables_in
-from weir.keep.keeper import Keeper
+from weir.keep.keeper import Keeper, KeptTable
 from weir.keep.policy import KeeperPolicy, Rule
 from weir.keep.server import Page, parse_address, serving
 from weir.keep.status import JobStatus, statuses
@@ -122,6 +122,15 @@ def test_a_mistyped_root_is_a_failure_and_an_empty_one_is_none(tmp_path: Path, p
     assert f"there is no {wrong}" in report.said
     assert "spelled" in report.said
     assert not made.is_ready
+
+
+def test_of_tables_that_are_due_the_one_that_waits_longest_is_next(tmp_path: Path) -> None:
+    """In random order a table of fifty waited for four rounds of all others, now and then."""
+    kept = keeper(tmp_path)
+    for n in range(20):
+        kept.tables[f"t{n}"] = KeptTable(f"t{n}", next_look=-float(n // 2))
+    order = [found.uri for found in (kept._take(0) for _ in range(20)) if found is not None]
+    assert [int(uri[1:]) // 2 for uri in order] == [n // 2 for n in reversed(range(20))]
 
 
 def test_a_name_that_no_table_can_have_is_passed_over() -> None:
