@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from tools import docs_tables
+from weir import meters
 from weir.cli.keep import keep
 from weir.keep.policy import KeeperPolicy, load
-from weir import meters
 from weir.meters import METRICS, Metric
 from weir.upkeep.due import KeepPolicy
 

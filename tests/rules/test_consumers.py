@@ -11,6 +11,7 @@ import pytest
 import weir
 from tests.support.moments import SteppedClock, again, at_time, make, put, rows
 from tests.support.tables import count_requests
+from tests.support.threads import until
 from weir import aio
 from weir.env import Env
 from weir.errors import InvalidInput, SnapshotExpired, StoreError
@@ -585,8 +586,7 @@ def test_p3_a_commit_that_was_cancelled_saves_no_change_that_came_later(tmp_path
         ahead = asyncio.create_task(anext(feed))
         await asyncio.sleep(0)
         ahead.cancel()  # its thread goes on, and has the next change
-        while not feed._fetched:
-            await asyncio.sleep(0)
+        until(lambda: feed._fetched)
         with feed._lock:  # the store is slow
             for waits in (feed.commit(), asyncio.to_thread(feed._settle, feed.sync.handed_out)):
                 late = asyncio.create_task(waits)
