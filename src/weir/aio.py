@@ -252,7 +252,7 @@ class Changes:
                 return change
             pause = self.sync.pause
             if pause is None:
-                await self._threaded(self.sync.settle)
+                await self._threaded(functools.partial(self.sync.settle, self.sync.handed_out))
                 self._has_ended = True
             else:
                 # A waiting follower occupies no thread.
@@ -268,7 +268,7 @@ class Changes:
                 rounds -= 1
             else:
                 yield change
-        await self._threaded(self.sync.settle)
+        await self._threaded(functools.partial(self.sync.settle, self.sync.handed_out))
 
     async def begin(self) -> None:
         """Find out where the feed begins, with the requests that takes; the first change does it
@@ -278,7 +278,8 @@ class Changes:
     async def commit(self) -> Bookmark:
         """Save that the consumer is done with every change handed out so far; see
         `weir.Changes.commit`."""
-        return await self._threaded(self.sync.commit)
+        # P-3: a task that is cancelled may go on with the next change before its thread gets here.
+        return await self._threaded(functools.partial(self.sync.commit_at, self.sync.handed_out))
 
     async def _next(self) -> Change | None:
         loop = asyncio.get_running_loop()

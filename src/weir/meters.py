@@ -23,6 +23,7 @@ Gauge = Callable[[], Mapping[Labels, float]]
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LONG_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 GROUPS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+TRIES: Final = (1.0, 2.0, 4.0, 8.0)
 OTHER: Final = "other"
 """The value of a label in place of one that is not in its list."""
 
@@ -39,6 +40,7 @@ HELD: Final = (
     "vetoed",
 )
 """Why collection keeps objects that no read needs (`weir.upkeep.gc.plan`)."""
+READS: Final = ("scan", "count", "get", "search")
 JOBS: Final = ("flush", "compact", "checkpoint", "gc", "look", "find")
 RESULTS: Final = ("succeeded", "failed", "waits", "damaged", "gone")
 VERBS: Final = (
@@ -142,6 +144,21 @@ SNAPSHOT_SECONDS = Metric(
     {"freshness": ("base", "flushed", "durable")},
     SECONDS,
 )
+SNAPSHOT_TRIES = Metric(
+    "weir_snapshot_tries",
+    "histogram",
+    "tries",
+    "Tries until a cut was taken while nothing moved; each is two rounds of requests.",
+    buckets=TRIES,
+)
+READ_SECONDS = Metric(
+    "weir_read_seconds",
+    "histogram",
+    "seconds",
+    "Time of a whole read, its cut included; of a scan that is streamed, until its first batch.",
+    {"verb": READS},
+    SECONDS,
+)
 READ_ROWS = Metric(
     "weir_read_rows_total",
     "counter",
@@ -163,6 +180,22 @@ REQUEST_SECONDS = Metric(
     "Time of a call to the store, its own retries included.",
     {"verb": VERBS},
     SECONDS,
+)
+SINK_BATCHES = Metric(
+    "weir_spark_sink_batches_total",
+    "counter",
+    "batches",
+    "Micro-batches of streams into weir, of the Spark sessions that are measured.",
+)
+SINK_ROWS = Metric(
+    "weir_spark_sink_rows_total", "counter", "rows", "Rows that those micro-batches read."
+)
+SINK_SECONDS = Metric(
+    "weir_spark_sink_batch_seconds",
+    "histogram",
+    "seconds",
+    "Time of such a micro-batch from its tasks to its commit.",
+    buckets=LONG_SECONDS,
 )
 COMPACT_SECONDS = Metric(
     "weir_compact_seconds", "histogram", "seconds", "Time of a compaction.", buckets=LONG_SECONDS
@@ -310,6 +343,16 @@ class Meters:
     def turn_on_spans(self, tracer: Tracer) -> None:
         """Tell `tracer` of every log entry, flush and compaction from now on."""
         self._tracers = (*self._tracers, tracer)
+
+    def timed(self, act: Callable[[], T], clock: HasBoottime, metric: Metric, *labels: str) -> T:
+        """The result of `act`; the histogram gets the seconds that it took, also with an error."""
+        if not self.is_on:
+            return act()
+        began = clock.boottime()
+        try:
+            return act()
+        finally:
+            self.add(metric, clock.boottime() - began, *labels)
 
     def traced(
         self, name: str, act: Callable[[], T], facts: Callable[[], Facts], clock: HasBoottime

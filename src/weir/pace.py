@@ -8,6 +8,7 @@ that were read, requests that Lance made) delays the next request.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import WeakSet
@@ -15,7 +16,7 @@ from weakref import WeakSet
 from weir.meters import KEEP_PAUSED, Meters
 
 if TYPE_CHECKING:
-    from weir.env import Clock, Env, Threads
+    from weir.env import Clock, Env, Lock, Threads
 
 T = TypeVar("T")
 
@@ -63,32 +64,49 @@ class _Limit:
         self._paid, self._paid_at = min(self._spent, self._paid + earned), now
 
 
+@dataclass(slots=True)
+class _Shared:
+    """What all who keep the same limits have in common."""
+
+    lock: Lock
+    requests: _Limit = field(default_factory=_Limit)
+    nbytes: _Limit = field(default_factory=_Limit)
+    is_lifted: bool = False
+
+
 class Pace:
     """The limits of one keeper. Safe to share between threads."""
 
-    def __init__(self, clock: Clock, threads: Threads, meters: Meters) -> None:
+    def __init__(
+        self, clock: Clock, threads: Threads, meters: Meters, shared: _Shared | None = None
+    ) -> None:
+        """`shared`: the limits of another pace, which both keep together."""
         self._clock = clock
+        self._threads = threads
         self._meters = meters
-        self._lock = threads.lock()
-        self._requests = _Limit()
-        self._bytes = _Limit()
+        self._shared = shared or _Shared(threads.lock())
         self._spenders: WeakSet[Spender] = WeakSet()
-        self._is_lifted = False
+
+    def share(self) -> Pace:
+        """The same limits for one table of many. What Lance spends on it is counted at its own
+        requests: to ask all tables at each request would take a keeper the square of their
+        number."""
+        return Pace(self._clock, self._threads, self._meters, self._shared)
 
     def limit(self, requests: float | None, nbytes: float | None) -> None:
         """Allow so many requests and bytes a second from now on; None: any number."""
-        with self._lock:
+        with self._shared.lock:
             now = self._clock.boottime()
-            self._requests.change(now, requests)
-            self._bytes.change(now, nbytes)
+            self._shared.requests.change(now, requests)
+            self._shared.nbytes.change(now, nbytes)
 
     def lift(self) -> None:
         """Let everything go on at once, also what waits; for the end of a keeper."""
-        self._is_lifted = True  # no lock: called by signal handlers
+        self._shared.is_lifted = True  # no lock: called by signal handlers
 
     def watch(self, spender: Spender) -> None:
         """Count also what `spender` spends, for as long as it exists."""
-        with self._lock:
+        with self._shared.lock:
             self._spenders.add(spender)
 
     def wait(self, requests: int = 1) -> None:
@@ -97,7 +115,7 @@ class Pace:
         if not self._left(*before):
             return
         began = self._clock.boottime()
-        while not self._is_lifted and (left := self._left(*before)):
+        while not self._shared.is_lifted and (left := self._left(*before)):
             self._clock.sleep(min(left, LONGEST_SLEEP))
         self._meters.add(KEEP_PAUSED, self._clock.boottime() - began)
 
@@ -106,17 +124,21 @@ class Pace:
         self._count(requests, nbytes)
 
     def _count(self, requests: int, nbytes: int) -> tuple[float, float]:
-        with self._lock:
+        with self._shared.lock:
             for spender in list(self._spenders):
                 more = spender.spent()
                 requests, nbytes = requests + more[0], nbytes + more[1]
             now = self._clock.boottime()
-            return self._requests.spend(now, requests), self._bytes.spend(now, nbytes)
+            return self._shared.requests.spend(now, requests), self._shared.nbytes.spend(
+                now, nbytes
+            )
 
     def _left(self, requests: float, nbytes: float) -> float:
-        with self._lock:
+        with self._shared.lock:
             now = self._clock.boottime()
-            left = max(self._requests.left(now, requests), self._bytes.left(now, nbytes))
+            left = max(
+                self._shared.requests.left(now, requests), self._shared.nbytes.left(now, nbytes)
+            )
             return left if left >= SHORTEST_SLEEP else 0.0
 
 

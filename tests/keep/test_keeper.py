@@ -1,5 +1,6 @@
 """The keeper: finds tables, does what is due, and no table's trouble is another's."""
 
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -19,7 +20,7 @@ from weir.env import Env
 from weir.errors import InvalidInput, MissingEntry, StoreError
 from weir.format import paths
 from weir.keep.discover import Found, tables_below, tables_in
-from weir.keep.keeper import Keeper
+from weir.keep.keeper import Keeper, KeptTable
 from weir.keep.policy import KeeperPolicy, Rule
 from weir.keep.server import Page, parse_address, serving
 from weir.keep.status import JobStatus, statuses
@@ -33,6 +34,7 @@ from weir.meters import (
 )
 from weir.records.keeping import KeepRecords
 from weir.store.open import open_store
+from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.due import look
 from weir.upkeep.perform import JobReport
 
@@ -93,6 +95,42 @@ def test_no_link_leads_a_search_or_a_look_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "lake" / "link").symlink_to(tmp_path / "private")
     chosen = keeper(tmp_path / "lake" / "link").once()
     assert len(chosen) == 1, "the caller may choose a link"
+
+
+@pytest.mark.parametrize(("age", "result"), [(40, "waits"), (70, "succeeded")])
+def test_l4_a_keeper_that_was_killed_in_a_fold_leaves_the_table_alone_for_a_minute(
+    tmp_path: Path, age: float, result: str
+) -> None:
+    """It was a quarter of an hour, in which a busy table gathered hundreds of SSTables."""
+    table = filled(tmp_path / "t")
+    Jobs(table.core.store).claim("killed", None)
+    (record,) = Path(table.uri, paths.compaction_chain()).iterdir()
+    then = record.stat().st_mtime - age
+    os.utime(record, (then, then))
+    assert results(keeper(tmp_path).once()) == {("t", "compact", result)}
+
+
+@pytest.mark.parametrize("place", ["memory://roots/lkae", "folder"])
+def test_a_mistyped_root_is_a_failure_and_an_empty_one_is_none(tmp_path: Path, place: str) -> None:
+    open_store("memory://roots/lake").put("note.txt", b"")
+    (tmp_path / "empty").mkdir()
+    wrong = place if "://" in place else str(tmp_path / place)
+    right = "memory://roots/lake" if "://" in place else str(tmp_path / "empty")
+    made = Keeper([wrong, right, "memory://nothing-yet"], KeeperPolicy(), env=Env())
+    (report,) = made.once()
+    assert (report.uri, report.job, report.result) == (wrong, "find", "failed")
+    assert f"there is no {wrong}" in report.said
+    assert "spelled" in report.said
+    assert not made.is_ready
+
+
+def test_of_tables_that_are_due_the_one_that_waits_longest_is_next(tmp_path: Path) -> None:
+    """In random order a table of fifty waited for four rounds of all others, now and then."""
+    kept = keeper(tmp_path)
+    for n in range(20):
+        kept.tables[f"t{n}"] = KeptTable(f"t{n}", next_look=-float(n // 2))
+    order = [found.uri for found in (kept._take(0) for _ in range(20)) if found is not None]
+    assert [int(uri[1:]) // 2 for uri in order] == [n // 2 for n in reversed(range(20))]
 
 
 def test_a_name_that_no_table_can_have_is_passed_over() -> None:

@@ -1,6 +1,7 @@
 """The limits of a keeper: kept on average, and no job waits for ever."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.support.moments import SteppedClock, make, put
 from weir.env import Env
 from weir.keep.keeper import Keeper
 from weir.keep.policy import KeeperPolicy
+from weir.lake.datasets import Datasets
 from weir.meters import KEEP_PAUSED, Meters
 from weir.pace import Pace
 from weir.store.api import Store
@@ -163,3 +165,25 @@ def test_the_bytes_that_lance_reads_and_writes_count(tmp_path: Path) -> None:
         writer.put([{"id": n, "v": noise.bytes(4096)} for n in range(256)])
     _, meters = keep(tmp_path, bytes_per_second=1 << 16)
     assert paused(meters) > 25, "1 MiB was read and written, at 64 KiB a second"
+
+
+def test_a_keeper_asks_lance_of_the_table_at_work_and_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked all tables at every request: a look at each of a thousand took ten times as long as
+    one at each of a hundred."""
+    asked: Counter[str] = Counter()
+    spent = Datasets.spent
+
+    def counted(self: Datasets) -> tuple[int, int]:
+        asked[self.uri] += 1
+        return spent(self)
+
+    monkeypatch.setattr(Datasets, "spent", counted)
+    tables = [make(tmp_path / f"t{n}", shards=1) for n in range(4)]
+    kept = Keeper([str(tmp_path)], KeeperPolicy(jobs=1), env=Env())
+    kept.once()
+    asked.clear()
+    (first,) = [each for each in kept.all_tables if each.uri == tables[0].uri]
+    kept.look_after(first)
+    assert set(asked) == {first.uri}

@@ -103,10 +103,26 @@ def test_p2_a_batch_that_found_no_room_is_out_and_goes_in_when_it_is_sent_again(
 def test_p2_a_batch_of_no_rows_does_not_make_an_earlier_one_forgotten(shard: LocalShard) -> None:
     with shard.writer() as writer:
         assert writer.put_once([row(1)], app="a", version=1)
-        writer.put_once([], app="a", version=2)
+        assert not writer.put_once([], app="a", version=2)
         assert not writer.put_once([row(1)], app="a", version=1), "applied twice"
         assert writer.last_version("a") == 1
     assert logged(shard) == {1: 1}
+
+
+@pytest.mark.parametrize("sharding", [weir.Unsharded(), weir.Bucket("id", 2), weir.PerWriter()])
+def test_p2_a_batch_of_no_rows_was_not_put_whoever_is_asked(
+    tmp_path: Path, sharding: weir.Bucket | weir.Unsharded | weir.PerWriter
+) -> None:
+    key = None if isinstance(sharding, weir.PerWriter) else "id"
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key=key, sharding=sharding)
+    with table.writer() as writer:
+        assert not writer.put_once([], app="a", version=1)
+        assert not writer.put_once(SCHEMA.empty_table(), app="a", version=1)
+        assert writer.put_once([{"id": 1}], app="a", version=1)
+        assert not writer.put_once([], app="b", version=2)
+    with table.shards()[0].writer() as single:
+        assert not single.put_once([], app="c", version=1)
+        assert not single.put_once(SCHEMA.empty_table(), app="c", version=2)
 
 
 # -- the store refuses the token -------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 import weir
 from tests.support.moments import SteppedClock, again, at_time, make, put, rows
 from tests.support.tables import count_requests
+from tests.support.threads import until
 from weir import aio
 from weir.env import Env
 from weir.errors import InvalidInput, SnapshotExpired, StoreError
@@ -571,6 +572,31 @@ def test_tasks_have_named_consumers_too(tmp_path):
             await lake.changes().commit()
 
     asyncio.run(run())
+
+
+def test_p3_a_commit_that_was_cancelled_saves_no_change_that_came_later(tmp_path):
+    """Its thread was still waiting, and saved what had been handed out when its turn came."""
+    table = make(tmp_path / "t", 1)
+    for key in range(4):
+        write(table, [key])
+
+    async def run():
+        feed = (await aio.open(table.uri)).changes(consumer="mirror")
+        assert ids_of([await anext(feed)]) == [0]
+        ahead = asyncio.create_task(anext(feed))
+        await asyncio.sleep(0)
+        ahead.cancel()  # its thread goes on, and has the next change
+        until(lambda: feed._fetched)
+        with feed._lock:  # the store is slow
+            for waits in (feed.commit(), asyncio.to_thread(feed._settle, feed.sync.handed_out)):
+                late = asyncio.create_task(waits)
+                await asyncio.sleep(0)
+                late.cancel()
+            assert ids_of([await anext(feed)]) == [1]
+        # Here the process dies, in the midst of the second change.
+
+    asyncio.run(run())  # returns when its threads have ended
+    assert ids_of(table.changes(consumer="mirror")) == [1, 2, 3]
 
 
 def test_the_record_of_a_consumer_is_small_and_pruned(tmp_path):

@@ -316,6 +316,7 @@ def on_spark(spark: SparkSession, df: DataFrame, uri: str) -> None:
     sharding = weir.Bucket("id", 4)
     moved = weir.spark.reshard(spark, uri, sharding)
     assert_type(moved, weir.ReshardReport)
+    weir.spark.measure(spark)
     assert_type(weir.spark.bulk_load(df, uri).rows, int)
     assert_type(weir.spark.search(df, uri, "v", query="v"), "DataFrame")
     assert_type(weir.spark.keep(spark, uri).due, weir.Upkeep)

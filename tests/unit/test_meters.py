@@ -22,6 +22,7 @@ from weir.meters import (
     METRICS,
     OTHER,
     PUTS,
+    READS,
     REQUEST_SECONDS,
     ROWS,
     WRITERS,
@@ -104,6 +105,27 @@ def test_a_read_counts_its_rows_by_place_and_what_it_found_in_memory(tmp_path: P
         assert found[f'weir_cache_lookups_total{{cache="{cache}",result="hit"}}'] > 0
     looked = {name.split('"')[1] for name in found if name.startswith("weir_cache_lookups")}
     assert looked <= set(CACHES)
+
+
+def test_each_read_is_timed_once_and_a_stream_until_its_first_batch(tmp_path: Path) -> None:
+    env, table = kept(tmp_path / "t")
+    metrics(env=env)
+    with table.writer() as writer:
+        put(writer, [1, 2], "a")
+    table.scan().to_table()
+    first = next(iter(table.scan()))
+    assert first.num_rows == 2
+    assert table.count() == 2
+    assert table.get([1]).num_rows == 1
+    found = samples(metrics(env=env))
+    reads = {verb: found.get(f'weir_read_seconds_count{{verb="{verb}"}}', 0) for verb in READS}
+    assert reads == {"scan": 2, "count": 1, "get": 1, "search": 0}
+    assert found["weir_snapshot_tries_count"] >= sum(reads.values())
+    assert found["weir_snapshot_tries_sum"] >= found["weir_snapshot_tries_count"]
+    with pytest.raises(weir.InvalidInput):
+        table.scan(columns=["none"]).to_table()
+    again = samples(metrics(env=env))
+    assert again['weir_read_seconds_count{verb="scan"}'] == 3, "also with an error"
 
 
 def test_a_takeover_is_counted(tmp_path: Path) -> None:

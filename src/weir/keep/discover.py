@@ -15,7 +15,7 @@ from weir import making
 from weir.env import SYSTEM, Env
 from weir.errors import WeirError
 from weir.format import paths
-from weir.store.api import Store
+from weir.store.api import Folder, RootMissing, Store
 from weir.store.open import is_normal, open_store
 
 WORKERS: Final = 16
@@ -67,7 +67,8 @@ def tables_below(prefix: str, storage: StorageOf, env: Env = SYSTEM) -> Found:
 
     A listing for each folder that is no table, three requests for each table. Folders whose names
     begin with '_' or '.' are passed over, and so are the folders of tables and other datasets.
-    `RootMissing` when there is no such folder or bucket: its disk may not be mounted (S-1).
+    `RootMissing` when there is no such folder or bucket, or no object below a prefix: it may be
+    mistyped, or its disk not mounted (S-1).
     """
     if _is_table(prefix, storage, env):
         return Found([open_store(prefix, storage(prefix), env=env).uri], [])
@@ -86,7 +87,16 @@ def _below(
     prefix: str, storage: StorageOf, env: Env, depth: int, *, must_exist: bool = False
 ) -> Found:
     store = open_store(prefix, storage(prefix), env=env, must_exist=must_exist)
-    level = _folders(store, _names(store))
+    try:
+        top = store.list_folder("")
+        if must_exist and _needs_objects(store.uri) and not any(top):
+            raise RootMissing("it holds no object")
+    except RootMissing as gone:
+        raise RootMissing(
+            f"there is no {store.uri}, so no table is looked after there ({gone}). Look how it is"
+            " spelled, and whether its disk is mounted"
+        ) from None
+    level = _folders(store, _names(top))
     tables: list[str] = []
     skipped: list[Skipped] = []
     for left in range(depth - 1, -1, -1):
@@ -104,7 +114,7 @@ def _look(uri: str, storage: StorageOf, env: Env) -> list[str] | Skipped | None:
         return Skipped(uri, "a symbolic link is not followed; search its target", is_link=True)
     try:
         store = open_store(uri, storage(uri), env=env)
-        names = _names(store)
+        names = _names(store.list_folder(""))
         if paths.WEIR in names and _is_table(uri, storage, env):
             return None
         if paths.VERSIONS in names or paths.WEIR in names:
@@ -116,8 +126,14 @@ def _look(uri: str, storage: StorageOf, env: Env) -> list[str] | Skipped | None:
         return Skipped(uri, f"unexpected {type(error).__name__}: {error}")
 
 
-def _names(store: Store) -> list[str]:
-    return sorted(folder.rstrip("/").rpartition("/")[2] for folder in store.list_folder("")[0])
+def _needs_objects(uri: str) -> bool:
+    """True for a prefix of an object store, which is there while an object is below it; a bucket or
+    a folder may be empty."""
+    return "://" in uri and uri.count("/") > 2
+
+
+def _names(inside: Folder) -> list[str]:
+    return sorted(folder.rstrip("/").rpartition("/")[2] for folder in inside[0])
 
 
 def _folders(store: Store, names: list[str]) -> list[str]:

@@ -157,10 +157,11 @@ class Keeper:
                 failed.append(Skipped.because(root, error))
                 self._skipped = {**self._skipped, root: tuple(failed[-1:])}
                 continue
+            there = set(found.tables)
             with self._lock:
                 for uri in found.tables:
                     self.tables.setdefault(uri, KeptTable(uri))
-                lost = [u for u in self.tables if _is_below(u, root) and u not in found.tables]
+                lost = [u for u in self.tables if _is_below(u, root) and u not in there]
                 for uri in lost:
                     if not any(_is_below(uri, each.uri) for each in found.failed):
                         del self.tables[uri]
@@ -234,7 +235,7 @@ class Keeper:
             raise NotAWeirTable(f"{kept.uri} is, or is below, a symbolic link")
         if table is None:
             storage = dict(self._storage(kept.uri))
-            env = replace(self._env, pace=self._pace)
+            env = replace(self._env, pace=self._pace.share())
             table = making.open(kept.uri, storage_options=storage, env=env)
             kept.table = table
         core = table.core
@@ -377,12 +378,14 @@ class Keeper:
             with self._lock:
                 now = self._env.clock.boottime()
                 idle = [kept for kept in self.tables.values() if not kept.is_busy]
-                ready = [kept for kept in idle if kept.next_look <= now]
-                if ready and number < self.policy.jobs:
-                    kept = self._env.random.choice(ready)
+                first = min((kept.next_look for kept in idle), default=now + BEAT)
+                if first <= now and number < self.policy.jobs:
+                    # What waits longest, so that none waits for more than a round of all others.
+                    # Keepers differ: all begin in random order, and every pause is a random one.
+                    kept = self._env.random.choice([k for k in idle if k.next_look == first])
                     kept.is_busy = True
                     return kept
-                following = min((kept.next_look - now for kept in idle), default=BEAT)
+                following = first - now
             self._bells[number].wait(min(BEAT, max(0.01, following)))
         return None
 

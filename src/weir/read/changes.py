@@ -231,7 +231,7 @@ class Changes:
                 return change
             pause = self.pause
             if pause is None:
-                self.settle()
+                self.settle(self.handed_out)
                 self._has_ended = True
             else:
                 self._core.env.clock.sleep(pause)
@@ -251,26 +251,37 @@ class Changes:
         """Save on the store that the consumer is done with every change handed out so far, the
         current one included; returns that place. `InvalidInput` for a feed without a consumer;
         `SnapshotExpired` when the consumer was dropped or has expired. Three requests."""
+        return self.commit_at(self.handed_out)
+
+    @property
+    def handed_out(self) -> Bookmark | None:
+        """Everything handed out so far, the current change included; None before it begins."""
+        return None if self._begun is None else self._after
+
+    def commit_at(self, place: Bookmark | None) -> Bookmark:
+        """`commit` of what was `handed_out` then: more may be, before a thread comes to it."""
         _, start = self._reader()
         if start.hold is None:
             raise InvalidInput(
                 f"{self._core.uri}: this feed has no consumer whose place could be saved; name one,"
                 " as in table.changes(consumer='mirror'), or keep change.bookmark yourself"
             )
-        start.hold.save(self._after)
-        return self._after
+        place = start.place if place is None else place
+        start.hold.save(place)
+        return place
 
-    def settle(self) -> None:
+    def settle(self, place: Bookmark | None) -> None:
         """Save the place of a consumer that has asked for more and got nothing."""
         _, start = self._reader()
+        place = start.place if place is None else place
         if start.hold is not None:
-            start.hold.save(self._after)
-        self._release_rows()
+            start.hold.save(place)
+        self._release_rows(place)
 
-    def _release_rows(self) -> None:
+    def _release_rows(self, place: Bookmark) -> None:
         """Once the consumer has all rows of a snapshot, and its record says so."""
         reader, start = self._reader()
-        if start.rows is not None and self._after.snapshot is None:
+        if start.rows is not None and place.snapshot is None:
             start.rows.release()
             self._begun = (reader, replace(start, rows=None))
 
@@ -298,7 +309,7 @@ class Changes:
                 rounds -= 1
             else:
                 yield change
-        self.settle()
+        self.settle(self.handed_out)
 
     def fetch(self) -> Change | Bookmark:
         """Read the next change; at the end of a round, where it ended. For `hand_over`.
@@ -313,7 +324,7 @@ class Changes:
         try:
             if start.hold is not None:
                 start.hold.passed(self._after)
-            self._release_rows()
+            self._release_rows(self._after)
             return next(self._rounds)
         except StoreDenied:
             raise

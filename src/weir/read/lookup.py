@@ -61,4 +61,4 @@ def get_rows(
         levels: list[Level] = reader.merged_levels(choose([c.shard for c in reader.snapshot.cuts]))
         return merge_lookup(wanted, levels, reader.base, reader.schema, columns, alive=reader.alive)
 
-    return with_snapshot(core, freshness, pinned, run, choose=choose)
+    return with_snapshot(core, freshness, pinned, run, choose=choose, verb="get")

@@ -24,6 +24,7 @@ from weir.merge.merge import (
     unless_collected,
 )
 from weir.merge.projection import Projection
+from weir.meters import READ_SECONDS
 from weir.read.loader import BUFFER_ROWS, Loader
 from weir.read.probes import Choice
 from weir.read.reader import SnapshotReader
@@ -56,19 +57,27 @@ def with_snapshot(
     run: Callable[[SnapshotReader], T],
     *,
     choose: Choice = list,
+    verb: str | None = None,
 ) -> T:
     """Call `run` on a fresh snapshot; retry if objects of the snapshot were collected. With
-    `pinned`, on that one: what a checkpoint pins, or a snapshot that the caller plans again."""
-    if isinstance(pinned, Snapshot):
-        return run(SnapshotReader(core, pinned))
-    if pinned is not None:
-        return run(SnapshotReader(core, pinned_snapshot(core, pinned, freshness)))
+    `pinned`, on that one: what a checkpoint pins, or a snapshot that the caller plans again. With a
+    `verb` it is measured as a read."""
 
     def read() -> T:
-        snapshot = take_snapshot(core, freshness, choose=choose)
-        return run(SnapshotReader(core, snapshot, passing=False))
+        if isinstance(pinned, Snapshot):
+            return run(SnapshotReader(core, pinned))
+        if pinned is not None:
+            return run(SnapshotReader(core, pinned_snapshot(core, pinned, freshness)))
 
-    return replanned(read, core.uri)
+        def fresh() -> T:
+            snapshot = take_snapshot(core, freshness, choose=choose)
+            return run(SnapshotReader(core, snapshot, passing=False))
+
+        return replanned(fresh, core.uri)
+
+    if verb is None:
+        return read()
+    return core.env.meters.timed(read, core.env.clock, READ_SECONDS, verb)
 
 
 class Scan:
@@ -156,7 +165,7 @@ class Scan:
             first = next(batches, None)
             return schema, iter(()) if first is None else chain([first], batches)
 
-        schema, batches = self._read(start)
+        schema, batches = self._read(start, "scan")
         return pa.RecordBatchReader.from_batches(schema, unless_collected(batches, self._core.uri))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -170,7 +179,7 @@ class Scan:
             schema, batches = self._merge(reader)
             return pa.Table.from_batches(batches, schema)
 
-        return self._read(read)
+        return self._read(read, "scan")
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas DataFrame."""
@@ -274,7 +283,7 @@ class Scan:
                 env=self._core.env,
             )
 
-        rows = max(0, self._read(count) - self._offset)
+        rows = max(0, self._read(count, "count") - self._offset)
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> str:
@@ -285,8 +294,8 @@ class Scan:
         """The rows as an Arrow C stream."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def _read(self, run: Callable[[SnapshotReader], T]) -> T:
-        return with_snapshot(self._core, self._freshness, self._pinned, run)
+    def _read(self, run: Callable[[SnapshotReader], T], verb: str | None = None) -> T:
+        return with_snapshot(self._core, self._freshness, self._pinned, run, verb=verb)
 
     def _merge(self, reader: SnapshotReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if self._order:

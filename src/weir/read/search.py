@@ -37,7 +37,7 @@ def search(
     def run(reader: SnapshotReader) -> pa.Table:
         return _plan(reader, options).answered(column, query)
 
-    return with_snapshot(core, freshness, pinned, run)
+    return with_snapshot(core, freshness, pinned, run, verb="search")
 
 
 def hybrid_search(
@@ -54,7 +54,7 @@ def hybrid_search(
         plan = replace(_plan(reader, options), takes_found=False)
         return fused(plan, queries, fusion)
 
-    return with_snapshot(core, freshness, pinned, run)
+    return with_snapshot(core, freshness, pinned, run, verb="search")
 
 
 def _plan(reader: SnapshotReader, options: SearchOptions) -> Plan:

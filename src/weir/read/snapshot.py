@@ -28,7 +28,7 @@ from msgspec import structs
 from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
 from weir.format import paths
 from weir.log.floors import FloorValues, load_all
-from weir.meters import SNAPSHOT_SECONDS
+from weir.meters import SNAPSHOT_SECONDS, SNAPSHOT_TRIES
 from weir.read.probes import Choice, ProbePlan, Probes, ask_tips
 from weir.records import codec
 from weir.records.cut import ShardCut
@@ -114,13 +114,10 @@ def take_snapshot(
     one list and one get more (P-8).
     """
     check_freshness(freshness)
-    meters, clock = core.env.meters, core.env.clock
-    if not meters.is_on:
-        return _take(core, freshness, choose)
-    began = clock.boottime()
-    taken = _take(core, freshness, choose)
-    meters.add(SNAPSHOT_SECONDS, clock.boottime() - began, freshness)
-    return taken
+    env = core.env
+    return env.meters.timed(
+        lambda: _take(core, freshness, choose), env.clock, SNAPSHOT_SECONDS, freshness
+    )
 
 
 def _take(core: Core, freshness: Freshness, choose: Choice) -> Snapshot:
@@ -131,9 +128,10 @@ def _take(core: Core, freshness: Freshness, choose: Choice) -> Snapshot:
         return Snapshot(version, freshness, (), at)
     if freshness == "flushed":
         return _flushed(core, choose, at)
-    for _ in core.env.attempts(first_delay=0):
+    for tries in core.env.attempts(first_delay=0):
         seen = _durable(core, choose)
         if seen is not None:
+            core.env.meters.add(SNAPSHOT_TRIES, tries)
             return _snapshot(core, seen[0], freshness, seen[1], at)
     raise _restless(core)
 
@@ -252,12 +250,13 @@ def _flushed(core: Core, choose: Choice, at: float) -> Snapshot:
     """A cut without the logs. Retries if the table's record moves: otherwise rows of an heir could
     be seen without older rows of its predecessor (C-11)."""
     number = core.known_number
-    for _ in core.env.attempts(first_delay=0):
+    for tries in core.env.attempts(first_delay=0):
         shards = choose(core.shard_ids())
         cuts = [walk.cut for walk in _walked(core, shards, tail=False) if walk is not None]
         version = core.lake.open_base().version  # L-1: after every manifest
         latest = core.record_number()
         if latest == number:
+            core.env.meters.add(SNAPSHOT_TRIES, tries)
             return _snapshot(core, version, "flushed", cuts, at)
         number = latest
     raise _restless(core)

@@ -222,7 +222,8 @@ class TableWriter:
         """Put `data` unless batch `version` of `app`, or a later one, is in.
 
         Each shard takes its part once, as one entry: after a crash put the same rows again, and
-        shards that have their part are skipped. Returns False when every shard had its part.
+        shards that have their part are skipped. Returns False when every shard had its part, or
+        there is no row.
         """
         check_token(app, version)
 

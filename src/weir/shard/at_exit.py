@@ -61,8 +61,10 @@ def _wait() -> None:
 
 
 def _is_at_work(state: WriterState) -> bool:
-    if state.failure is not None or state.ending.home.is_forked:
+    if state.ending.home.is_forked:
         return False
+    if state.failure is not None:
+        return state.is_flushing
     return state.slot is not None or state.is_flush_due
 
 

@@ -265,6 +265,7 @@ class Flusher:
             is_idle = not state.flush_bell.wait(patience)
 
     def _flush_first(self, *, is_interruptible: bool = False) -> None:
+        self._state.is_flushing = True
         try:
             self._flush(self._memtables.frozen[0])
         except BaseException as error:
@@ -280,6 +281,8 @@ class Flusher:
             fail(self._state, error if isinstance(error, WeirError) else internal(error))
             if not isinstance(error, Exception):
                 raise
+        finally:
+            self._state.is_flushing = False
 
     def _is_unattended(self) -> bool:
         """True when only the age of its rows was the reason to flush, and nobody waits for it."""

@@ -129,6 +129,8 @@ class WriterState:
         """None for a WAL-only writer."""
         self.tags: GenerationTags | None = None
         """Assigns the generations when there are no MemTables."""
+        self.is_flushing = False
+        """True while a MemTable is being flushed, also of a writer that was fenced meanwhile."""
         self._flush_waiters: list[Lock] = []
         self.has_no_threads = False
         """A thread could not be started, and callers do its work."""

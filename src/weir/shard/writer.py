@@ -235,7 +235,8 @@ class ShardWriter:
     def put_once(self, data: Rows, *, app: str, version: int, timeout: float | None = None) -> bool:
         """Put `data` as one entry unless batch `version` of `app`, or a later one, is in.
 
-        Returns False when it was. Rows and token become durable together, in one conditional write.
+        Returns False when it was, or there is no row. Rows and token become durable together, in
+        one conditional write.
         """
         return self.put_once_shaped(
             self.intake.rows(data), app=app, version=version, timeout=timeout, taken=[]
@@ -258,7 +259,8 @@ class ShardWriter:
             return put(left, wait=False, timeout=seconds, taken=taken, noted=noted)
 
         checked = check_timeout(timeout)
-        return self.once.put(batches, app=app, version=version, timeout=checked, enqueue=accept)
+        is_new = self.once.put(batches, app=app, version=version, timeout=checked, enqueue=accept)
+        return is_new and bool(batches)
 
     def last_version(self, app: str) -> int:
         """The highest batch number of `app` that is in this shard, -1 before the first.

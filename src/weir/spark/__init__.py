@@ -23,6 +23,7 @@ from weir.spark.feed_offsets import starting_positions
 from weir.spark.jobs import clone, compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
 from weir.spark.making import TableSpec, open_or_create
+from weir.spark.measuring import measure
 from weir.spark.options import START
 from weir.spark.places import Place, as_options
 from weir.spark.runner import run_each, watched
@@ -44,6 +45,7 @@ __all__ = [
     "keep",
     "layout",
     "lookup",
+    "measure",
     "register",
     "reshard",
     "scan",

@@ -91,8 +91,6 @@ class RetryingStore(Store):
 
         A collision at the first attempt is raised at once: the object there cannot be ours.
         """
-        if not self._env.meters.is_on:
-            return self._put_if_absent(path, data)
         return self._timed("put_if_absent", lambda: self._put_if_absent(path, data))
 
     def _put_if_absent(self, path: str, data: Bytes) -> float | None:
@@ -115,8 +113,6 @@ class RetryingStore(Store):
 
     def get(self, path: str) -> Blob:
         """Repeated, but never for a missing object."""
-        if not self._env.meters.is_on:
-            return self._get(path)
         return self._timed("get", lambda: self._get(path))
 
     def _get(self, path: str) -> Blob:
@@ -176,17 +172,9 @@ class RetryingStore(Store):
         return self._env.threads.map(request, [*names], workers=workers)
 
     def _timed(self, verb: str, call: Callable[[], T]) -> T:
-        """Measure a call, whatever becomes of it."""
-        clock = self._env.clock
-        began = clock.boottime()
-        try:
-            return call()
-        finally:
-            self._env.meters.add(REQUEST_SECONDS, clock.boottime() - began, verb)
+        return self._env.meters.timed(call, self._env.clock, REQUEST_SECONDS, verb)
 
     def _repeat(self, verb: str, call: Callable[[], T]) -> T:
-        if not self._env.meters.is_on:
-            return self._try(verb, call)
         return self._timed(verb, lambda: self._try(verb, call))
 
     def _try(self, verb: str, call: Callable[[], T]) -> T:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-LEASE: Final = "15m"
-"""How long a claim that is not renewed keeps others away; then its owner is fenced and replaced."""
+LEASE: Final = "1m"
+"""How long a claim that is not renewed keeps others away; then its owner is fenced and replaced. A
+killed compaction leaves the table alone for so long, and what waits meanwhile is debt (L-4)."""
 MIN_AGE: Final = "15m"
 """A collection keeps younger objects, for readers without a checkpoint."""
 FENCE_RETENTION: Final = "7d"

@@ -71,3 +71,44 @@ def test_a_flush_that_is_under_way_at_exit_is_waited_for(tmp_path):
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "flushed" in ran.stdout
+
+
+FENCED = """
+import sys, threading, time, weir
+import pyarrow as pa
+from weir.shard.flush import Flusher
+
+begun, fenced, flush = threading.Event(), threading.Event(), Flusher._flush
+
+def slow(self, table):
+    begun.set()
+    fenced.wait()
+    time.sleep(0.3)  # as in a library
+    try:
+        flush(self, table)
+    finally:
+        print("flushed", flush=True)
+
+schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+table = weir.create(sys.argv[1], schema, primary_key="id")
+Flusher._flush = slow
+writer = table.writer(weir.WriterConfig(max_memtable_rows=4))
+writer.put([{"id": n} for n in range(4)])
+writer.put([{"id": n} for n in range(4)])
+begun.wait()
+Flusher._flush = flush
+with weir.open(sys.argv[1]).writer() as newer:
+    newer.put([{"id": 9}])
+try:
+    writer.put([{"id": 5}])
+except weir.FencedError:
+    fenced.set()
+"""
+
+
+def test_a_flush_of_a_writer_that_was_fenced_is_waited_for(tmp_path):
+    """A replica that was frozen and replaced ended by SIGABRT when it left."""
+    command = [sys.executable, "-c", FENCED, str(tmp_path / "t")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "flushed" in ran.stdout

@@ -26,6 +26,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from weir.durations import seconds
 from weir.env import Bell, Thread
 from weir.errors import CommitConflict, SnapshotExpired, WeirError
 from weir.lake.base.fence import FENCE
@@ -34,12 +35,13 @@ from weir.lake.base.fold_commit import FOLD
 from weir.routing.core import Core
 from weir.upkeep.compact.jobs import FoldProgress, Job, JobRecord, Jobs
 from weir.upkeep.compact.logs import advance_over_folded
+from weir.upkeep.defaults import LEASE
 from weir.upkeep.pinning import base_floor, require_above_base_floor
 
 logger = logging.getLogger("weir.compact")
 
-RENEW_SECONDS: Final = 300.0
-"""How often a claim at work is renewed: three times in the lease that others grant it."""
+RENEW_SECONDS: Final = seconds(LEASE) / 4
+"""How often a claim at work is renewed: a put, several times in the lease that others grant it."""
 
 
 @dataclass
