@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -14,6 +16,7 @@ import weir
 from weir.config import WriterConfig
 from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
 from weir.format.sharding import Bucket, Identity, PerWriter, Sharding
+from weir.making import begin
 from weir.spark.places import Place, flag, names, number, resolved
 from weir.spark.types import arrow_schema, columns_of
 
@@ -41,11 +44,14 @@ class TableSpec:
         return TableSpec(tuple(key), sharding, options.get("waluri"), defaults_of(options))
 
     def create(self, place: Place, fields: pa.Schema, *, declared: bool = False) -> weir.Table:
-        """Create the empty table. Its key is NOT NULL, and what else was `declared` to be: what
-        Spark inferred is no promise."""
+        """Create the empty table; at a place with a maker only that one finds it (P-9).
+
+        Its key is NOT NULL, and what else was `declared` to be: what Spark inferred is no promise.
+        """
         key = tuple(resolved(name, fields.names) for name in self.primary_key)
         required = {f.name for f in fields if f.name in key or (declared and not f.nullable)}
-        return weir.create(
+        make = weir.create if place.maker is None else partial(begin, maker=UUID(place.maker))
+        return make(
             place.uri,
             pa.schema([_loose(field, required=field.name in required) for field in fields]),
             primary_key=key or None,

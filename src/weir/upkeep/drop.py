@@ -23,7 +23,7 @@ from weir.errors import InvalidInput
 from weir.format import paths
 from weir.records.holds import Holds
 from weir.records.lineage import KEEP_WITHOUT_PARENT, read_lineage
-from weir.records.table import Drop, TableRecords
+from weir.records.table import State, TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.upkeep.burial import BATCH, clear_logs, delete, remains, seal
 from weir.upkeep.compact.jobs import Jobs
@@ -41,7 +41,7 @@ def drop(core: Core) -> None:
             f" {KEEP_WITHOUT_PARENT}. For a clone that is gone: table.release_clone(uri), or"
             f" weir checkpoint release {core.uri} {owners[0]}"
         )
-    _record(core, "begun")
+    _record(core, "dropping")
     shards, threads = core.all_shard_ids(), core.env.threads
     sealed = threads.map(lambda shard: seal(core, shard), shards, workers=CONCURRENCY)
     graves = [grave for grave in sealed if grave is not None]
@@ -61,7 +61,7 @@ def drop(core: Core) -> None:
         delete(core.store, gone[start : start + BATCH])
     core.env.failpoint("drop.rows")
     if _is_under_way(core):
-        _record(core, "done")
+        _record(core, "dropped")
     logger.info("table.dropped uri=%s objects=%d", core.uri, len(gone))
 
 
@@ -75,5 +75,5 @@ def _is_under_way(core: Core) -> bool:
     return is_ours
 
 
-def _record(core: Core, state: Drop) -> None:
-    core.records().update(lambda record: replace(record, drop=state), core.env)
+def _record(core: Core, state: State) -> None:
+    core.records().update(lambda record: replace(record, state=state), core.env)
