@@ -22,7 +22,7 @@ from weir.spark.failures import unwrap_errors
 from weir.spark.feed_offsets import starting_positions
 from weir.spark.jobs import clone, compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
-from weir.spark.making import TableSpec, open_or_create
+from weir.spark.making import open_or_create
 from weir.spark.options import START
 from weir.spark.places import Place, as_options
 from weir.spark.runner import run_each, watched
@@ -147,9 +147,7 @@ def write(
     spark.createDataFrame([], "nothing int")
     low = {name.lower(): value for name, value in dict(options or {}).items()}
     place = Place.given(uri, storage_options, options)
-    table = open_or_create(
-        place, df.schema, TableSpec.of(low, df.columns), delete_column=delete_column
-    )
+    table = open_or_create(place, df.schema, low, delete_column=delete_column)
     columns_of(df.columns, table.schema, delete_column)
     rows, how = _laid_out(df, place)
     writer = rows.write.format("weir").mode("append").options(**dict(options or {}))

@@ -85,9 +85,9 @@ def bulk_load(
     columns become NOT NULL. A table that is created is found when all rows are in, and not before.
     """
     place = Place(uri, dict(storage_options or {}))
-    key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
-    spec = TableSpec(key, sharding, wal_uri, writer_defaults)
-    table, place = _table(place, df, primary_key, spec)
+    key = (primary_key,) if isinstance(primary_key, str) else primary_key
+    spec = TableSpec(None if key is None else tuple(key), sharding, wal_uri, writer_defaults)
+    table, place = _table(place, df, spec)
     core = table.core
     try:
         check_written(df.schema, table.schema, table.primary_key, None)
@@ -160,23 +160,14 @@ def _load(
     return BulkReport(version, written.rows, len(written.changes.added)), keys
 
 
-def _table(
-    place: Place, df: DataFrame, primary_key: str | Sequence[str] | None, spec: TableSpec
-) -> tuple[weir.Table, Place]:
+def _table(place: Place, df: DataFrame, spec: TableSpec) -> tuple[weir.Table, Place]:
     """The table; one that is created has a place of its own until its rows are in (P-9)."""
     try:
         table = place.current()
     except NotAWeirTable:
         place = dataclasses.replace(place, maker=str(uuid.uuid4()))
         return spec.create(place, arrow_schema(df.schema)), place
-    wanted = tuple(resolved(name, table.schema.names) for name in spec.primary_key)
-    if primary_key is not None and wanted != table.primary_key:
-        raise InvalidInput(
-            f"{table.uri} has the primary key {table.primary_key}, not {wanted}; leave primary_key"
-            " out, or load into another table"
-        )
-    if spec.sharding is not None and spec.sharding != table.sharding:
-        raise InvalidInput(f"{table.uri} is sharded by {table.sharding}; table.reshard changes it")
+    spec.require_same(table)
     return table, place
 
 

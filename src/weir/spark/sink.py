@@ -34,7 +34,7 @@ from weir.routing.reroute import REROUTES, await_heirs
 from weir.shard.request_builder import WriteSpec
 from weir.spark.deciding import is_done, name_of
 from weir.spark.layout import Layout
-from weir.spark.making import TableSpec, merge_columns, open_or_create
+from weir.spark.making import merge_columns, open_or_create
 from weir.spark.options import (
     WRITE,
     canonical_options,
@@ -98,13 +98,7 @@ class Sink:
         delete_column = options.get("deletecolumn")
         if delete_column is not None:
             delete_column = resolved(delete_column, schema.fieldNames())
-        spec = TableSpec.of(options, schema.fieldNames())
-        table = open_or_create(place, schema, spec, delete_column=delete_column)
-        if spec is not None and spec.primary_key and spec.primary_key != table.primary_key:
-            raise InvalidInput(
-                f"{table.uri} has the primary key {table.primary_key}, not {spec.primary_key};"
-                " leave the option primaryKey out, or write to another table"
-            )
+        table = open_or_create(place, schema, options, delete_column=delete_column)
         merge_columns(table, schema, options, delete_column=delete_column)
         asked = write_spec_of(options)
         some = asked is not None and asked.verb == "update"
