@@ -28,7 +28,8 @@ from weir.spark.places import Place, as_options
 from weir.spark.runner import run_each, watched
 from weir.spark.searching import lookup, search
 from weir.spark.session import is_found, require_workers
-from weir.spark.source import SPLIT_ROWS, check_times, plan, read_task
+from weir.spark.snapshots import RoutedSnapshot
+from weir.spark.source import SPLIT_ROWS, check_times, parts_of, read_task
 from weir.spark.types import arrow_schema, columns_of, spark_schema
 from weir.upkeep.tasks import Progress
 
@@ -99,7 +100,8 @@ def scan(
     place = Place(uri, dict(storage_options or {}))
     table = place.current()
     check_times(filter, table.schema, spark.conf.get("spark.sql.session.timeZone", None))
-    parts = plan(table, freshness=freshness, checkpoint=checkpoint, split_rows=split_rows)
+    taken = RoutedSnapshot.take(table, freshness, checkpoint)
+    parts = parts_of(table, taken.snapshot, split_rows=split_rows)
     schema = spark_schema(table.schema, columns)
     return run_each(spark, parts, read_task(place, parts, arrow_schema(schema), filter), schema)
 

@@ -34,7 +34,7 @@ from weir.spark.failures import unwrap_errors
 from weir.spark.making import TableSpec
 from weir.spark.places import Place, backquoted, resolved
 from weir.spark.runner import SparkRunner, slots_of, watched
-from weir.spark.types import arrow_schema, check_written, from_spark
+from weir.spark.types import arrow_schema, check_written, from_spark, with_columns
 from weir.store.api import put_new
 from weir.upkeep.compact.split import fragment_shares
 from weir.upkeep.compact.tidying import tidy
@@ -226,7 +226,7 @@ class _LoadTask:
         for raw in batches:
             if not raw.num_rows:
                 continue
-            batch = _complete(from_spark(raw, schema, None), schema)
+            batch = with_columns(from_spark(raw, schema, None), schema)
             if self._key:
                 self._check(batch.select(self._key))
             self.count += batch.num_rows
@@ -274,15 +274,6 @@ class _LoadTask:
             put_new(core.store, path, memoryview(sink.getvalue()).cast("B"))
             files.append(path)
         return files
-
-
-def _complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Add the columns that the DataFrame left out, as nulls."""
-    columns = [
-        batch.column(f.name) if f.name in batch.schema.names else pa.nulls(batch.num_rows, f.type)
-        for f in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _hide(

@@ -25,7 +25,7 @@ from weir.merge.levels import shaped
 from weir.read.changes import range_rows
 from weir.read.positions import positions_at
 from weir.spark.feed_schema import CHANGE_TYPE, EPOCH, POSITION, SHARD
-from weir.spark.types import to_spark
+from weir.spark.types import to_spark, with_columns
 from weir.upkeep import checkpoint as checkpoints
 
 INSERT: Final = "insert"
@@ -74,7 +74,7 @@ def read_images(table: weir.Table, part: Part, target: pa.Schema) -> Iterator[pa
     def before(keys: pa.Table) -> pa.Table:
         pinned = checkpoints.find(table.core, UUID(part["checkpoint"]))
         try:
-            return _widened(table.get(keys, checkpoint=pinned), schema.plain)
+            return with_columns(table.get(keys, checkpoint=pinned), schema.plain)
         except MissingEntry as gone:
             raise SnapshotExpired(
                 f"{table.uri}: the old values of these changes were collected ({gone}); start again"
@@ -176,12 +176,3 @@ def _places(found: Sequence[tuple[str, int, int, int]]) -> pa.Table:
         }
     )
     return each.take(times)
-
-
-def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Add the columns that are newer than `rows`, as nulls."""
-    columns = [
-        rows.column(f.name) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
-        for f in schema
-    ]
-    return pa.table(columns, names=schema.names)

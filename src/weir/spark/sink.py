@@ -259,28 +259,10 @@ def _remove(core: Core, staged: StagedRows, messages: Sequence[Message | None]) 
     remove_staged(core, list(files.values()))
 
 
-class OverwriteWriter(DataSourceArrowWriter):
-    """One `df.write.format("weir").mode("overwrite")` with the option `overwrite` set, too."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """In a task: stage the rows, whatever the layout."""
-        return self._sink.write(iterator, None)
-
-    def commit(self, messages: list[Any]) -> None:
-        """On the driver, after all tasks: one base commit."""
-        self._sink.replace(messages)
-
-    def abort(self, messages: list[Any]) -> None:
-        """Nothing to undo: nothing refers to the staged files."""
-
-
 class BatchWriter(DataSourceArrowWriter):
-    """One `df.write.format("weir")`."""
+    """One `df.write.format("weir")`; without a token, one that replaces rows by one base commit."""
 
-    def __init__(self, sink: Sink, token: Token) -> None:
+    def __init__(self, sink: Sink, token: Token | None) -> None:
         self._sink = sink
         self._token = token
 
@@ -290,7 +272,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[Any]) -> None:
         """On the driver, after all tasks."""
-        self._sink.publish(messages, self._token)
+        if self._token is None:
+            self._sink.replace(messages)
+        else:
+            self._sink.publish(messages, self._token)
 
     def abort(self, messages: list[Any]) -> None:
         """Nothing to undo: nothing refers to the staged files."""
@@ -371,7 +356,7 @@ def _appending(options: Mapping[str, str], schema: StructType) -> Sink:
     return Sink.of(options, schema)
 
 
-def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWriter:
+def _overwriter(options: Mapping[str, str], schema: StructType) -> BatchWriter:
     options = canonical_options(options)  # Delta's names are refused as well
     if not (flag(options, "overwrite") or names_rows(options)):
         raise InvalidInput(
@@ -386,4 +371,4 @@ def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWrit
             raise InvalidInput(
                 f"option {name} cannot be combined with mode overwrite; leave it out"
             )
-    return OverwriteWriter(replace(Sink.of(options, schema), layout=None))
+    return BatchWriter(replace(Sink.of(options, schema), layout=None), None)

@@ -26,7 +26,7 @@ from weir.merge.projection import Projection
 from weir.read import parts
 from weir.read.parts import Part as PartOf
 from weir.read.reader import SnapshotReader
-from weir.read.snapshot import Freshness, Snapshot, check_freshness
+from weir.read.snapshot import Snapshot, check_freshness
 from weir.spark.failures import without_traceback
 from weir.spark.feed_schema import IMAGES, feed_schema, wants_images, wants_metadata
 from weir.spark.moments import in_utc
@@ -57,20 +57,9 @@ def schema(options: Mapping[str, str]) -> StructType:
     return spark_schema(columns_at(table, options), names(options, "columns"))
 
 
-def plan(
-    table: weir.Table,
-    *,
-    freshness: Freshness = "durable",
-    checkpoint: Moment | None = None,
-    split_rows: int = SPLIT_ROWS,
-) -> list[Part]:
-    """A snapshot of the table as partitions: shares of the base's fragments, and shards."""
-    taken = RoutedSnapshot.take(table, freshness, checkpoint)
-    return parts_of(table, taken.snapshot, split_rows=split_rows)
-
-
 def parts_of(table: weir.Table, snapshot: Snapshot, *, split_rows: int = SPLIT_ROWS) -> list[Part]:
-    """The partitions of one snapshot; planning it again gives the same ones."""
+    """The partitions of one snapshot, shares of the base's fragments and shards; planning it again
+    gives the same ones."""
     base = table.core.base(snapshot.base_version)
     read = {"table": str(table.core.record.table_id), "snapshot": snapshot.to_json()}
     return [
