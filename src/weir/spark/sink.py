@@ -58,9 +58,6 @@ class Message(WriterCommitMessage):
     """What one task did."""
 
     partition: int
-    rows: int
-    written: int
-    """Shards written by the task itself."""
     query: str | None = None
     staged: tuple[Staged, ...] = ()
 
@@ -149,17 +146,14 @@ class Sink:
                 )
             # Checked again: the routing may have changed since the job was planned.
             self.layout.check_table(table)
-            return self._own(rows, token, partition, query)
+            self._own(rows, token, partition)
+            return Message(partition, query)
         stage = Stage(table.core, self.job, partition, limit=self.entry_bytes)
         for batch in rows:
             stage.add(batch)
-        staged = stage.finish()
-        count = sum(part.rows for part in staged)
-        return Message(partition, count, 0, query, tuple(staged))
+        return Message(partition, query, tuple(stage.finish()))
 
-    def _own(
-        self, rows: Iterator[pa.RecordBatch], token: Token, partition: int, query: str | None
-    ) -> Message:
+    def _own(self, rows: Iterator[pa.RecordBatch], token: Token, partition: int) -> None:
         writers = self.place.writers()
         assert self.layout is not None, "only a laid-out task owns shards"
         sinks: dict[Value, ShardSink] = {}
@@ -182,7 +176,6 @@ class Sink:
         finally:
             for sink in sinks.values():
                 sink.close()
-        return Message(partition, sum(s.rows for s in sinks.values()), len(sinks), query)
 
     def publish(
         self, messages: Sequence[Message | None], token: Token, table: weir.Table | None = None
