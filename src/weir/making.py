@@ -2,6 +2,10 @@
 
 Bad input is refused before anything is written. The record is written last: a table whose creation
 was interrupted is not a weir table yet.
+
+Keeps
+  P-9  of a table that is made with rows the record is written first, and says so: nobody but the
+       maker finds it until `complete`, and whoever makes a table there drops what a dead one left
 """
 
 from __future__ import annotations
@@ -9,8 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
+from msgspec import structs
 
 from weir.config import WriterConfig, chosen_config
 from weir.env import SYSTEM, Env
@@ -40,7 +46,7 @@ from weir.lake.links import require_own_folders
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.wal_store import make_folder, require_no_table
-from weir.records.table import Route, TableRecord, TableRecords
+from weir.records.table import Route, TableRecord, TableRecords, replaced
 from weir.routing.core import CONCURRENCY, first_manifest, routes_of
 from weir.routing.natives import update_mem_wal_index
 from weir.routing.opening import Options, Place, require_own_place
@@ -78,6 +84,49 @@ def create(
     requests for the probe, two for each folder above, one for each shard, and a handful more. `env`
     is for tests: see `weir.testing.faulty`.
     """
+    place = Place(os.fspath(uri), wal_uri, storage_options, env)
+    return _create(place, schema, primary_key, sharding, writer_defaults, expire)
+
+
+def begin(
+    uri: str,
+    schema: pa.Schema,
+    *,
+    maker: UUID,
+    primary_key: Sequence[str] | None = None,
+    sharding: Sharding | None = None,
+    wal_uri: str | None = None,
+    writer_defaults: WriterConfig | None = None,
+    storage_options: Options = None,
+    env: Env = SYSTEM,
+) -> Table:
+    """Make a table of that id that only its maker finds, until `complete` (P-9). See `create`."""
+    place = Place(uri, wal_uri, storage_options, env)
+    return _create(place, schema, primary_key, sharding, writer_defaults, maker=maker)
+
+
+def complete(table: Table) -> None:
+    """Let everybody find the table that `begin` made; `NotAWeirTable` if others dropped it."""
+
+    def done(record: TableRecord) -> TableRecord:
+        if record.state == "dropping":
+            raise replaced(table.uri)
+        return structs.replace(record, state=None)
+
+    core = table.core
+    core.env.failpoint("making.filled")
+    core.records().update(done, core.env)
+
+
+def _create(
+    place: Place,
+    schema: SchemaLike,
+    primary_key: str | Sequence[str] | None,
+    sharding: Sharding | None,
+    writer_defaults: WriterConfig | None,
+    expire: Expire | None = None,
+    maker: UUID | None = None,
+) -> Table:
     key = _key_names(primary_key)
     plain = without_views(as_schema(schema))
     _check_schema(plain, key)
@@ -85,16 +134,19 @@ def create(
     check_sharding(chosen, plain, key)
     check_expire(expire, plain)
     defaults = chosen_config(writer_defaults, WriterConfig())
-    place = Place(os.fspath(uri), wal_uri, storage_options, env)
     _require_new(place)
     if adopt.find_dataset(place.uri, place.lance) is not None:
         raise Occupied(f"{place.uri} is a Lance dataset already; `enable` makes a weir table of it")
     _require_no_logs(place)
     probed = _prove(place)
+    record = _first_record(place, key, chosen, defaults, probed, spec=_first_spec(chosen))
+    number = 0
+    if maker is not None:
+        record = structs.replace(record, table_id=maker, state="making")
+        number = TableRecords(place.store).create(record)
     dataset = adopt.create_base(place.uri, plain, key, place.lance, expire=expire)
     adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
-    spec = _first_spec(chosen)
-    return _finish(place, dataset.schema, key, chosen, defaults, probed, spec=spec)
+    return _finish(place, dataset.schema, record, number)
 
 
 def open(
@@ -181,15 +233,16 @@ def enable(
         adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
     # Before others write rows that cannot be matched by field id: Lance 13 assigns ids twice.
     schema = lake.schema_for_writing().plain
-    return _finish(place, schema, key, chosen, defaults, probed, spec=spec, maintain_all=every)
+    record = _first_record(place, key, chosen, defaults, probed, spec=spec, maintain_all=every)
+    return _finish(place, schema, record)
 
 
 def exists(
     uri: str | os.PathLike[str], *, storage_options: Options = None, env: Env = SYSTEM
 ) -> bool:
     """Whether there is a weir table at `uri`. One listing, one read."""
-    store = open_store(os.fspath(uri), storage_options, env=env)
-    return TableRecords(store).find() is not None
+    found = TableRecords(open_store(os.fspath(uri), storage_options, env=env)).find()
+    return found is not None and found.state != "making"
 
 
 def drop(
@@ -208,7 +261,10 @@ def drop(
 
 def _require_new(place: Place) -> None:
     """`InvalidInput` unless a table can be made here, as far as weir's own records tell."""
-    if TableRecords(place.store).find() is not None:
+    found = TableRecords(place.store).find()
+    if found is not None and found.state == "making":
+        drop(place.uri, storage_options=place.options, env=place.env)
+    elif found is not None:
         raise Occupied(f"{place.uri} is a weir table already: open it, or choose another place")
     require_own_place(place.uri, place.options, place.env)
     require_own_folders(place.uri)
@@ -238,9 +294,8 @@ def _require_no_logs(place: Place) -> None:
         )
 
 
-def _finish(
+def _first_record(
     place: Place,
-    schema: pa.Schema,
     key: tuple[str, ...],
     sharding: Sharding,
     defaults: WriterConfig,
@@ -248,38 +303,43 @@ def _finish(
     *,
     spec: int,
     maintain_all: bool = True,
-) -> Table:
-    routes = _first_routes(sharding, spec)
-    create_shards(place.store, place.wal, place.env, sharding, routes)
-    table_id, folder = place.env.new_id(), None
-    if place.wal_uri is not None:
-        folder = paths.log_folder(table_id, place.env.new_id())
-        make_folder(place.wal, folder, place.uri)
-    record = TableRecord(
+) -> TableRecord:
+    new_id = place.env.new_id
+    table_id = new_id()
+    return TableRecord(
         table_id=table_id,
         primary_key=key,
         sharding=sharding,
-        routing=routes,
+        routing=_first_routes(sharding, spec),
         routing_version=FIRST_ROUTING,
         spec=spec,
         wal_uri=place.wal_uri,
-        wal_folder=folder,
+        wal_folder=None if place.wal_uri is None else paths.log_folder(table_id, new_id()),
         settings=defaults.to_record(),
         probe=probed,
         created=place.env.clock.wall(),
         maintain_all=maintain_all,
     )
-    if place.wal_uri is not None:
+
+
+def _finish(place: Place, schema: pa.Schema, record: TableRecord, number: int = 0) -> Table:
+    """Make the shards, and write the record unless its number says that it is."""
+    create_shards(place.store, place.wal, place.env, record.sharding, record.routing)
+    if record.wal_folder is not None:
+        make_folder(place.wal, record.wal_folder, place.uri)
         # X-1: before it is a table, so no native writer begins a log beside the data.
         update_mem_wal_index(place.core(record))
+    if number:
+        return Table(place.core(record, number))
     records = TableRecords(place.store)
     try:
         number = records.create(record)
     except CommitConflict:
         standing = records.load()
         number = standing.seq
+        wanted = (record.primary_key, record.sharding, schema)
         columns = place.pylance().open_base().schema.plain
-        if (standing.primary_key, standing.sharding, columns) != (key, sharding, schema):
+        if (standing.primary_key, standing.sharding, columns) != wanted:
             raise
         record = standing  # two callers made the same table at once: both get it
     return Table(place.core(record, number))

@@ -48,7 +48,7 @@ def task(sink: Sink, partition: int, rows: dict[int, str]) -> Message:
     columns = {"id": list(rows), "v": list(rows.values())}
     batch = pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
     done = sink.write(iter([batch]), None)
-    return Message(partition, done.rows, done.written, done.query, done.staged)
+    return Message(partition, done.query, done.staged)
 
 
 def token() -> Token:

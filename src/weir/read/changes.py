@@ -33,8 +33,9 @@ from weir.errors import (
 )
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
+from weir.log.shard_log import ShardLog
 from weir.log.tailer import WalTailer
-from weir.merge.levels import shaped
+from weir.merge.levels import level_schema, shaped
 from weir.read.expiries import Expiries
 from weir.read.loads import require_same_load
 from weir.records import codec
@@ -580,13 +581,29 @@ def bookmark_of(since: Bookmark | str | None) -> Bookmark | None:
     return since
 
 
+def entry_rows(entry: WalEntry, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    """What every feed makes of an entry: its rows in the table's columns, with `_tombstone`; none
+    of a fence (F-12)."""
+    for stored in () if entry.is_fence else entry.batches:
+        yield shaped(align_batch(stored, schema.wal), level_schema(schema))
+
+
+def range_rows(
+    log: ShardLog, after: int, last: int, schema: TableSchema, *, pinned: bool
+) -> Iterator[tuple[WalEntry, pa.RecordBatch]]:
+    """The rows of the entries `(after, last]`, each with its entry; for feeds whose batches have an
+    end. `pinned`: the entries are kept, whatever the floor says."""
+    for entry in WalTailer(log).read_range(after, last, pinned=pinned):
+        for rows in entry_rows(entry, schema):
+            yield entry, rows
+
+
 def _runs(
     entry: WalEntry, schema: TableSchema
 ) -> Iterator[tuple[Literal["put", "delete"], pa.RecordBatch]]:
     """The rows of an entry as runs of one kind, in order."""
     key = schema.key_schema
-    for stored in entry.batches:
-        batch = align_batch(stored, schema.wal)
+    for batch in entry_rows(entry, schema):
         marks = batch.column(TOMBSTONE).to_numpy(zero_copy_only=False)
         edges = [0, *(np.flatnonzero(marks[1:] != marks[:-1]) + 1).tolist(), len(marks)]
         for start, end in pairwise(edges):

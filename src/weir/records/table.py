@@ -34,7 +34,7 @@ FORMAT: Final = 2
 released: its shard ids were weir's own, not LanceDB's."""
 
 
-Drop = Literal["begun", "done"]
+State = Literal["making", "dropping", "dropped"]
 
 
 Spec = Annotated[int, Meta(ge=0, lt=1 << 32)]
@@ -76,8 +76,9 @@ class TableRecord(Record, frozen=True, dict=True, tag_field="format", tag=FORMAT
     finished: tuple[UUID, ...] = ()
     """Sealed shards that no row goes to, with nothing in their logs and SSTables that is not in the
     base, and with no token: no read needs them, for good (C-17)."""
-    drop: Drop | None = None
-    """How far a drop of the table has come; None: it was not dropped (C-16)."""
+    state: State | None = None
+    """None: the table is there. One in the making is found by its maker alone, and dropped by
+    whoever makes a table there; a drop says how far it has come (C-16)."""
 
     def __post_init__(self) -> None:
         """Refuse a place or settings that cannot be."""
@@ -129,7 +130,7 @@ class TableRecords:
         """The latest record; None if there is none, or it says that the table was dropped. One
         list, one get."""
         found = self._chain.latest()
-        return None if found is None or found.drop == "done" else found
+        return None if found is None or found.state == "dropped" else found
 
     def is_there(self) -> bool:
         """True when the table is, or its drop is under way; not another one at its place."""
@@ -138,7 +139,7 @@ class TableRecords:
 
     def holds_graves(self) -> bool:
         """True when a table was ever dropped here (C-16). A list, a get for each record."""
-        return any(found.drop == "done" for found in self._chain.all())
+        return any(found.state == "dropped" for found in self._chain.all())
 
     def longest_fence_ttl(self, known: TableRecord) -> float:
         """The largest `fence_ttl` of the table of that record, and of those dropped here before
@@ -153,24 +154,32 @@ class TableRecords:
     def at_routing(self, routing_version: int) -> TableRecord | None:
         """The latest record of that routing that is still there. A list, a get for each record."""
         for found in reversed(self._chain.all()):
-            if found.drop == "done":
+            if found.state == "dropped":
                 return None  # what follows is of another table, which was dropped here
             if found.routing_version == routing_version:
                 return found
         return None
 
-    def load(self, *, to_drop: bool = False) -> TableRecord:
-        """The latest record, or `NotAWeirTable`; that of a table whose drop was begun only
-        `to_drop` it."""
+    def load(self, *, to_drop: bool = False, maker: UUID | None = None) -> TableRecord:
+        """The latest record, or `NotAWeirTable`; that of a table in the making only for the `maker`
+        of that id, or `to_drop` it, as one whose drop was begun."""
         found = self._require(self._chain.latest())
-        if found.drop is not None and not to_drop:
+        if to_drop:
+            return found
+        is_ours = found.table_id in (maker, self._of)
+        if found.state == "making" and not is_ours:  # guard: P-9 test_making_deaths
+            raise NotAWeirTable(
+                f"{self._store.uri} holds no weir table yet: a statement is making one, or died."
+                " Making it again, or weir.drop, removes what is left"
+            )
+        if found.state == "dropping":
             raise NotAWeirTable(
                 f"{self._store.uri} is being dropped; to finish an interrupted drop, run weir.drop"
             )
         return found
 
     def _require(self, found: TableRecord | None) -> TableRecord:
-        if found is None or found.drop == "done":
+        if found is None or found.state == "dropped":
             raise NotAWeirTable(
                 f"{self._store.uri} holds no weir table: `create` makes one, `enable` adopts"
                 " a Lance dataset"
@@ -186,7 +195,7 @@ class TableRecords:
         ended, so that an old handle sees the change (C-16).
         """
         found = self._chain.latest()
-        after = found.seq if found is not None and found.drop == "done" else 0
+        after = found.seq if found is not None and found.state == "dropped" else 0
         busy = "another process created the table first; open it"
         return self._chain.follow(replace(record, seq=after), busy).seq
 

@@ -264,8 +264,7 @@ class Core:
 
         `NotAWeirTable` when the table was dropped, also if another one was made there since.
         """
-        record = TableRecords(self.store).load()
-        self._require_same(record)
+        record = self._load_record()
         self.record, self.known_number = record, record.seq
         return record
 
@@ -277,8 +276,7 @@ class Core:
         records = TableRecords(self.store)
         number = records.last_number(self.known_number or None)
         if number != self.known_number:
-            latest = records.load()
-            self._require_same(latest)
+            latest = self._load_record()
             self.known_number = number
             if latest.finished != self.record.finished:
                 self.record = structs.replace(self.record, finished=latest.finished)
@@ -293,6 +291,11 @@ class Core:
         """Raise if this handle has met another table at its place (C-16). No request."""
         if self.is_replaced:
             self._require_same(self.record)
+
+    def _load_record(self) -> TableRecord:
+        found = TableRecords(self.store).load(maker=self.record.table_id)
+        self._require_same(found)
+        return found
 
     def _require_same(self, record: TableRecord) -> None:
         if self.is_replaced or record.table_id != self.record.table_id:
@@ -367,8 +370,7 @@ class Core:
             if known is None or known.dropped:
                 self._require_routing(record)
                 # S-8: its log goes where the table's is by now.
-                latest = TableRecords(self.store).load()
-                self._require_same(latest)
+                latest = self._load_record()
                 self.place_logs(latest)  # guard: S-8
                 entries = field_entries(record.sharding, value, self._latest_type(record.sharding))
                 manifests.create(first_manifest(shard, record.spec, entries))

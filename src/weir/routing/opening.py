@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from uuid import UUID
 
 from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput
@@ -28,11 +29,13 @@ def open(
     wal_uri: str | None = None,
     env: Env = SYSTEM,
     to_drop: bool = False,
+    maker: UUID | None = None,
 ) -> Core:
-    """See `weir.open`. Only `to_drop` opens a table whose drop was begun."""
+    """See `weir.open`. Only `to_drop` opens a table whose drop was begun, or one in the making that
+    has not the id `maker`."""
     store = open_store(uri, storage_options, env=env)
     require_ready(store)
-    record = TableRecords(store).load(to_drop=to_drop)
+    record = TableRecords(store).load(to_drop=to_drop, maker=maker)
     asked = None if wal_uri is None else normalize(wal_uri)
     is_here = asked == normalize(uri)
     place = Place(uri, None if is_here else asked or record.wal_uri, storage_options, env, store)

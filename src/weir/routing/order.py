@@ -11,7 +11,7 @@ from uuid import UUID
 
 from weir.errors import MissingEntry
 from weir.records.resharding import replacing
-from weir.records.table import TableRecord, TableRecords
+from weir.records.table import TableRecord
 from weir.routing.core import Core
 
 
@@ -63,7 +63,7 @@ class OrderedShards:
         """Former routings first. One listing; some requests more when a routing is new."""
         known = self._listed()
         if max(known.values(), default=0) > self._record.spec:
-            self._record = TableRecords(self._core.store).load()
+            self._record = self._core.records().load()
             # Listed after the record: every shard of the routings before it is in the listing.
             known = self._listed()
             # Read after the listing: without a change, no shard in it is of a routing to come. Such

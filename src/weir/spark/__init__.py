@@ -22,14 +22,15 @@ from weir.spark.failures import unwrap_errors
 from weir.spark.feed_offsets import starting_positions
 from weir.spark.jobs import clone, compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
-from weir.spark.making import TableSpec, open_or_create
+from weir.spark.making import open_or_create
 from weir.spark.measuring import measure
 from weir.spark.options import START
 from weir.spark.places import Place, as_options
 from weir.spark.runner import run_each, watched
 from weir.spark.searching import lookup, search
 from weir.spark.session import is_found, require_workers
-from weir.spark.source import SPLIT_ROWS, check_times, plan, read_task
+from weir.spark.snapshots import RoutedSnapshot
+from weir.spark.source import SPLIT_ROWS, check_times, parts_of, read_task
 from weir.spark.types import arrow_schema, columns_of, spark_schema
 from weir.upkeep.tasks import Progress
 
@@ -101,7 +102,8 @@ def scan(
     place = Place(uri, dict(storage_options or {}))
     table = place.current()
     check_times(filter, table.schema, spark.conf.get("spark.sql.session.timeZone", None))
-    parts = plan(table, freshness=freshness, checkpoint=checkpoint, split_rows=split_rows)
+    taken = RoutedSnapshot.take(table, freshness, checkpoint)
+    parts = parts_of(table, taken.snapshot, split_rows=split_rows)
     schema = spark_schema(table.schema, columns)
     return run_each(spark, parts, read_task(place, parts, arrow_schema(schema), filter), schema)
 
@@ -149,9 +151,7 @@ def write(
     spark.createDataFrame([], "nothing int")
     low = {name.lower(): value for name, value in dict(options or {}).items()}
     place = Place.given(uri, storage_options, options)
-    table = open_or_create(
-        place, df.schema, TableSpec.of(low, df.columns), delete_column=delete_column
-    )
+    table = open_or_create(place, df.schema, low, delete_column=delete_column)
     columns_of(df.columns, table.schema, delete_column)
     rows, how = _laid_out(df, place)
     writer = rows.write.format("weir").mode("append").options(**dict(options or {}))

@@ -28,15 +28,17 @@ from weir.format import paths
 from weir.format.sharding import Sharding
 from weir.lake.api import Base
 from weir.lake.base import fold
+from weir.making import complete
 from weir.routing.core import Core
 from weir.spark.failures import unwrap_errors
 from weir.spark.making import TableSpec
 from weir.spark.places import Place, backquoted, resolved
 from weir.spark.runner import SparkRunner, slots_of, watched
-from weir.spark.types import arrow_schema, check_written, from_spark
+from weir.spark.types import arrow_schema, check_written, from_spark, with_columns
 from weir.store.api import put_new
 from weir.upkeep.compact.split import fragment_shares
 from weir.upkeep.compact.tidying import tidy
+from weir.upkeep.drop import drop
 from weir.upkeep.loads import PreparedLoad, load
 from weir.upkeep.tasks import Progress
 
@@ -80,21 +82,24 @@ def bulk_load(
     when another program changed the base: run it again. `tasks`: the least number of files.
     `indexes`: update the table's indexes with the new rows after the commit, one task for each.
     `primary_key`, `sharding`, `wal_uri` and `writer_defaults` are those of `weir.create`; only key
-    columns become NOT NULL, and a load that fails drops a table that it created.
+    columns become NOT NULL. A table that is created is found when all rows are in, and not before.
     """
     place = Place(uri, dict(storage_options or {}))
-    key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
-    spec = TableSpec(key, sharding, wal_uri, writer_defaults)
-    table, made = _table(place, df, primary_key, spec)
+    key = (primary_key,) if isinstance(primary_key, str) else primary_key
+    spec = TableSpec(None if key is None else tuple(key), sharding, wal_uri, writer_defaults)
+    table, place = _table(place, df, spec)
+    core = table.core
     try:
         check_written(df.schema, table.schema, table.primary_key, None)
         with unwrap_errors():
             report, keys = _load(df, table, place, replace=replace, tasks=tasks, progress=progress)
+        if place.maker is not None:
+            complete(table)
     except Exception:
-        if made:
-            _discard(table, place)
+        if place.maker is not None:
+            with contextlib.suppress(WeirError):
+                drop(core)
         raise
-    core = table.core
     runner = SparkRunner(df.sparkSession, place, group="weir-bulk")
     notes = _afterwards(
         core, "deleting the staged keys (gc does it)", lambda: core.store.delete(keys)
@@ -155,36 +160,15 @@ def _load(
     return BulkReport(version, written.rows, len(written.changes.added)), keys
 
 
-def _table(
-    place: Place, df: DataFrame, primary_key: str | Sequence[str] | None, spec: TableSpec
-) -> tuple[weir.Table, bool]:
-    """The table, and whether this call created it."""
+def _table(place: Place, df: DataFrame, spec: TableSpec) -> tuple[weir.Table, Place]:
+    """The table; one that is created has a place of its own until its rows are in (P-9)."""
     try:
         table = place.current()
     except NotAWeirTable:
-        return spec.create(place, arrow_schema(df.schema)), True
-    wanted = tuple(resolved(name, table.schema.names) for name in spec.primary_key)
-    if primary_key is not None and wanted != table.primary_key:
-        raise InvalidInput(
-            f"{table.uri} has the primary key {table.primary_key}, not {wanted}; leave primary_key"
-            " out, or load into another table"
-        )
-    if spec.sharding is not None and spec.sharding != table.sharding:
-        raise InvalidInput(f"{table.uri} is sharded by {table.sharding}; table.reshard changes it")
-    return table, False
-
-
-def _discard(table: weir.Table, place: Place) -> None:
-    """Drop a table that was created for a load that failed: it would fix the key.
-
-    Only if nobody else has used it: it is still the same table and holds no row.
-    """
-    with contextlib.suppress(WeirError):
-        again = weir.open(place.uri, storage_options=dict(place.storage))
-        same = again.core.record.table_id == table.core.record.table_id
-        if same and again.scan().count() == 0:
-            weir.drop(place.uri, storage_options=dict(place.storage))
-            place.forget()
+        place = dataclasses.replace(place, maker=str(uuid.uuid4()))
+        return spec.create(place, arrow_schema(df.schema)), place
+    spec.require_same(table)
+    return table, place
 
 
 def _spread(df: DataFrame, key: Sequence[str], count: int) -> DataFrame:
@@ -242,7 +226,7 @@ class _LoadTask:
         for raw in batches:
             if not raw.num_rows:
                 continue
-            batch = _complete(from_spark(raw, schema, None), schema)
+            batch = with_columns(from_spark(raw, schema, None), schema)
             if self._key:
                 self._check(batch.select(self._key))
             self.count += batch.num_rows
@@ -290,15 +274,6 @@ class _LoadTask:
             put_new(core.store, path, memoryview(sink.getvalue()).cast("B"))
             files.append(path)
         return files
-
-
-def _complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Add the columns that the DataFrame left out, as nulls."""
-    columns = [
-        batch.column(f.name) if f.name in batch.schema.names else pa.nulls(batch.num_rows, f.type)
-        for f in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _hide(

@@ -17,6 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
+from weir.making import complete
 from weir.spark import procedures, replacing
 from weir.spark.clauses import require_loose, spec_of, statement_of
 from weir.spark.describing import marked_schema
@@ -28,6 +29,7 @@ from weir.spark.snapshots import Size
 from weir.spark.source import asked_snapshot, checkpoint_of, columns_at
 from weir.spark.types import arrow_schema, require_storable
 from weir.store.open import open_store
+from weir.upkeep.drop import drop
 
 ASK: Final = "weir.ask"
 _PUSHES: Final = "spark.sql.python.filterPushdown.enabled"
@@ -118,11 +120,7 @@ def _names(found: Iterable[str]) -> StructType:
 def _create(options: Options) -> StructType:
     place = Place.of(options)
     given, schema = statement_of(place, options)
-    try:
-        place.current()
-    except NotAWeirTable:
-        pass
-    else:
+    if weir.exists(place.uri, storage_options=dict(place.storage)):
         return StructType([])
     declared = "weir.declared" in options
     if declared:
@@ -157,9 +155,14 @@ def _drop(options: Options) -> StructType:
         table = place.current()
     except NotAWeirTable:
         return StructType([])
-    weir.drop(table.uri, storage_options=dict(place.storage))
+    drop(table.core)
     place.forget()
     return _names(["dropped"])
+
+
+def _complete(options: Options) -> StructType:
+    complete(Place.of(options).current())
+    return StructType([])
 
 
 def _snapshot(options: Options) -> StructType:
@@ -186,6 +189,7 @@ _ANSWERS: Final[dict[str, Callable[[Options], StructType]]] = {
     "remove": _remove,
     "rename": _rename,
     "drop": _drop,
+    "complete": _complete,
     "replace": replacing.check,
     "truncate": replacing.truncate,
     "delete": replacing.delete,

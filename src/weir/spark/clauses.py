@@ -55,7 +55,8 @@ def spec_of(options: Options, given: dict[str, str], columns: list[str]) -> Tabl
                 f" {sharding}; give one of them"
             )
         sharding = clause_sharding
-    return TableSpec(tuple(key), sharding, given.get("waluri"), defaults_of(given))
+    said = tuple(key) if clause or told is not None else None
+    return TableSpec(said, sharding, given.get("waluri"), defaults_of(given))
 
 
 def require_loose(schema: StructType) -> None:

@@ -36,7 +36,7 @@ from weir.routing.core import CONCURRENCY, Core
 from weir.routing.finishing import close, complete, end_marks, finish
 from weir.routing.statements import StagedFiles, apply, raise_mark
 from weir.shard.writer import ShardWriter
-from weir.spark.staging import Staged
+from weir.spark.staging import Staged, shards_at_once
 from weir.spark.statement import ShardCheck, Statement, conflict
 from weir.spark.writers import ShardWriters, end
 from weir.upkeep.unfinished import require_settled
@@ -127,7 +127,8 @@ def write_whole(
         _Part(value, files, reading, ShardCheck(core, value, statement))
         for value, files in staged.items()
     ]
-    core.env.threads.map(_Part.collect, parts, workers=CONCURRENCY)
+    workers = shards_at_once(staged.values(), entry_bytes)
+    core.env.threads.map(_Part.collect, parts, workers=workers)
     parts = [part for part in parts if part.has_rows]
     if not parts:
         if name is not None and not is_done(core, name):
@@ -197,7 +198,7 @@ def _decide(
             is_decided = True  # the answer was lost, the record is there
         core.env.failpoint("statement.decided")
         if is_decided:
-            _apply(core, parts, one)
+            _apply(core, parts, one, limit)
         else:
             end_marks(core, one)
         return is_decided
@@ -254,7 +255,7 @@ def _checked(writers: ShardWriters, part: _Part, share: Share, limit: int) -> in
     return int(through)
 
 
-def _apply(core: Core, parts: Sequence[_Part], one: OpenStatement) -> None:
+def _apply(core: Core, parts: Sequence[_Part], one: OpenStatement, limit: int) -> None:
     """Put the rows into the logs. The statement is decided: whatever fails here, every durable read
     shows it from now on, and whoever comes next finishes it. So nothing is raised."""
 
@@ -272,7 +273,8 @@ def _apply(core: Core, parts: Sequence[_Part], one: OpenStatement) -> None:
 
     pairs = list(zip(parts, one.shares, strict=True))
     try:
-        if all(core.env.threads.map(write, pairs, workers=CONCURRENCY)):
+        workers = shards_at_once([part.files for part in parts], limit)
+        if all(core.env.threads.map(write, pairs, workers=workers)):
             close(core, one)
         else:
             complete(core, one)

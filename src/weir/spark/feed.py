@@ -33,10 +33,10 @@ from pyspark.sql.types import StructType
 import weir
 from weir.durations import seconds
 from weir.errors import CommitConflict, InvalidInput, SchemaMismatch, SnapshotExpired
-from weir.format.schema import TOMBSTONE, TableSchema, align_batch
+from weir.format.schema import TOMBSTONE
 from weir.format.wal_entry import WalEntry
-from weir.log.tailer import WalTailer
-from weir.merge.levels import level_schema, shaped
+from weir.log.shard_log import ShardLog
+from weir.read.changes import range_rows
 from weir.read.loads import load_number, require_same_load
 from weir.read.positions import passed_by, positions_at, tips
 from weir.read.snapshot import Snapshot
@@ -378,13 +378,14 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if "snapshot" in part:
             yield from self._snapshot(table, part, target)
             return
-        shard = UUID(part["shard"])
-        tailer = WalTailer(table.core.log(shard))
+        log = table.core.log(UUID(part["shard"]))
         # As it is now: the handle of this process may be older than a column of the query.
         schema = table.core.schema()
-        for entry in tailer.read_range(part["after"], part["last"], pinned=part["held"]):
-            if not entry.is_fence:
-                yield from self._rows(table, shard, entry, schema, target)
+        found = range_rows(log, part["after"], part["last"], schema, pinned=part["held"])
+        for entry, batch in found:
+            rows = self._told(log, entry, batch)
+            if rows.num_rows:
+                yield to_spark(rows, target)
 
     def _snapshot(
         self, table: weir.Table, part: dict[str, Any], target: pa.Schema
@@ -394,32 +395,20 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             kinds = pa.repeat(self.kind_of_snapshot, batch.num_rows)
             yield to_spark(_with_metadata(batch, self.metadata, kinds), target)
 
-    def _rows(
-        self,
-        table: weir.Table,
-        shard: UUID,
-        entry: WalEntry,
-        schema: TableSchema,
-        target: pa.Schema,
-    ) -> Iterator[pa.RecordBatch]:
-        plain = level_schema(schema)
-        for stored in entry.batches:
-            batch = shaped(align_batch(stored, schema.wal), plain)
-            deletes = batch.column(TOMBSTONE)
-            if not self._metadata and deletes.true_count:
-                if self._deletes == "error":
-                    raise InvalidInput(
-                        f"{table.uri} shard {shard}: the entry at position {entry.position} holds"
-                        " deletes; read the feed by path with option metadataColumns=true to see"
-                        " them, or with deletes=skip to pass over them"
-                    )
-                batch = batch.filter(pc.invert(deletes))
-            if batch.num_rows:
-                kinds = pc.if_else(batch.column(TOMBSTONE), "delete", "put")
-                rows = _with_metadata(
-                    batch, METADATA, kinds, str(shard), int(entry.position), int(entry.epoch)
+    def _told(self, log: ShardLog, entry: WalEntry, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of an entry with what the feed tells of them."""
+        deletes = batch.column(TOMBSTONE)
+        if not self._metadata and deletes.true_count:
+            if self._deletes == "error":
+                raise InvalidInput(
+                    f"{log}: the entry at position {entry.position} holds deletes; read the feed by"
+                    " path with option metadataColumns=true to see them, or with deletes=skip to"
+                    " pass over them"
                 )
-                yield to_spark(rows, target)
+            batch = batch.filter(pc.invert(deletes))
+        kinds = pc.if_else(batch.column(TOMBSTONE), "delete", "put")
+        where = (str(log.shard), int(entry.position), int(entry.epoch))
+        return _with_metadata(batch, METADATA, kinds, *where)
 
 
 def require_above_floor(table: weir.Table, shard: UUID, after: int) -> None:

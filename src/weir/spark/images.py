@@ -20,12 +20,12 @@ import weir
 from weir.errors import MissingEntry, SnapshotExpired
 from weir.format.keys import pk_values
 from weir.format.manifest import Status
-from weir.format.schema import TOMBSTONE, TableSchema, align_batch
-from weir.log.tailer import WalTailer
-from weir.merge.levels import level_schema, shaped
+from weir.format.schema import TOMBSTONE, TableSchema
+from weir.merge.levels import shaped
+from weir.read.changes import range_rows
 from weir.read.positions import positions_at
 from weir.spark.feed_schema import CHANGE_TYPE, EPOCH, POSITION, SHARD
-from weir.spark.types import to_spark
+from weir.spark.types import to_spark, with_columns
 from weir.upkeep import checkpoint as checkpoints
 
 INSERT: Final = "insert"
@@ -74,7 +74,7 @@ def read_images(table: weir.Table, part: Part, target: pa.Schema) -> Iterator[pa
     def before(keys: pa.Table) -> pa.Table:
         pinned = checkpoints.find(table.core, UUID(part["checkpoint"]))
         try:
-            return _widened(table.get(keys, checkpoint=pinned), schema.plain)
+            return with_columns(table.get(keys, checkpoint=pinned), schema.plain)
         except MissingEntry as gone:
             raise SnapshotExpired(
                 f"{table.uri}: the old values of these changes were collected ({gone}); start again"
@@ -149,22 +149,20 @@ def _earlier(
 
 def _logged(table: weir.Table, part: Part, schema: TableSchema) -> Logged | None:
     """The entries of a partition as one table of rows."""
-    plain = level_schema(schema)
     batches: list[pa.RecordBatch] = []
     places: list[tuple[str, int, int, int]] = []
     wanted: list[np.ndarray[Any, np.dtype[np.bool_]]] = []
     for read in part["logs"]:
-        tailer = WalTailer(table.core.log(UUID(read["shard"])))
-        for entry in tailer.read_range(read["start"], read["last"], pinned=part["held"]):
-            for stored in () if entry.is_fence else entry.batches:
-                batch = shaped(align_batch(stored, schema.wal), plain)
-                batches.append(batch)
-                rows = batch.num_rows
-                places.append((read["shard"], int(entry.position), int(entry.epoch), rows))
-                wanted.append(np.full(rows, entry.position > read["after"]))
+        log = table.core.log(UUID(read["shard"]))
+        found = range_rows(log, read["start"], read["last"], schema, pinned=part["held"])
+        for entry, batch in found:
+            batches.append(batch)
+            rows = batch.num_rows
+            places.append((read["shard"], int(entry.position), int(entry.epoch), rows))
+            wanted.append(np.full(rows, entry.position > read["after"]))
     if not batches:
         return None
-    return Logged(pa.Table.from_batches(batches, plain), _places(places), np.concatenate(wanted))
+    return Logged(pa.Table.from_batches(batches), _places(places), np.concatenate(wanted))
 
 
 def _places(found: Sequence[tuple[str, int, int, int]]) -> pa.Table:
@@ -178,12 +176,3 @@ def _places(found: Sequence[tuple[str, int, int, int]]) -> pa.Table:
         }
     )
     return each.take(times)
-
-
-def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Add the columns that are newer than `rows`, as nulls."""
-    columns = [
-        rows.column(f.name) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
-        for f in schema
-    ]
-    return pa.table(columns, names=schema.names)

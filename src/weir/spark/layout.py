@@ -7,7 +7,7 @@ is 0. `repartitionById` sends number i to task i, exactly; `repartition` does no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,21 +94,15 @@ def layout_of(table: weir.Table) -> Layout | None:
     return Layout(sharding.column, tasks)
 
 
-def lay_out(
-    df: DataFrame, layout: Layout, schema: StructType, *, sort: Sequence[str] = ()
-) -> DataFrame:
-    """The same rows, each in the task of its bucket; sorted within tasks by `sort`, if given.
+def lay_out(df: DataFrame, layout: Layout, schema: StructType) -> DataFrame:
+    """The same rows, each in the task of its bucket.
 
     `schema` has the layout's column as the table has it: it is hashed as its type there, whatever
     its type in `df`.
     """
     if layout.column is None:
-        spread = df.repartitionById(1, F.lit(0))
-    else:
-        name = backquoted(resolved(layout.column, df.columns))
-        stored = schema[layout.column].dataType.simpleString()
-        number = F.expr(
-            f"(hash({SEED_ZERO}, cast({name} as {stored})) & 2147483647) % {layout.tasks}"
-        )
-        spread = df.repartitionById(layout.tasks, number.cast(IntegerType()))
-    return spread.sortWithinPartitions(*sort) if sort else spread
+        return df.repartitionById(1, F.lit(0))
+    name = backquoted(resolved(layout.column, df.columns))
+    stored = schema[layout.column].dataType.simpleString()
+    number = F.expr(f"(hash({SEED_ZERO}, cast({name} as {stored})) & 2147483647) % {layout.tasks}")
+    return df.repartitionById(layout.tasks, number.cast(IntegerType()))

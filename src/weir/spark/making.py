@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -14,6 +16,7 @@ import weir
 from weir.config import WriterConfig
 from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
 from weir.format.sharding import Bucket, Identity, PerWriter, Sharding
+from weir.making import begin
 from weir.spark.places import Place, flag, names, number, resolved
 from weir.spark.types import arrow_schema, columns_of
 
@@ -25,27 +28,52 @@ PER_WRITER = re.compile(r"\s*per_writer\(\s*([\w.]*)\s*\)\s*", re.IGNORECASE)
 class TableSpec:
     """How to create a table that does not exist yet."""
 
-    primary_key: tuple[str, ...] = ()
+    primary_key: tuple[str, ...] | None = None
+    """None: nothing is said of it; empty: the table is append-only."""
     sharding: Sharding | None = None
     wal_uri: str | None = None
     writer_defaults: WriterConfig | None = None
 
     @staticmethod
-    def of(options: Mapping[str, str], columns: Sequence[str]) -> TableSpec | None:
-        """From the options of a write; None without `primaryKey` (an empty one counts as given)."""
-        key = names(options, "primaryKey")
-        if key is None:
-            return None
-        key = [resolved(name, columns) for name in key]
-        sharding = sharding_of(options, key, columns)
-        return TableSpec(tuple(key), sharding, options.get("waluri"), defaults_of(options))
+    def of(
+        options: Mapping[str, str], columns: Sequence[str], table_key: Sequence[str] = ()
+    ) -> TableSpec:
+        """From the options of a write; `table_key` is the key of a table that is there."""
+        given = names(options, "primaryKey")
+        key = None if given is None else tuple(resolved(name, columns) for name in given)
+        sharding = sharding_of(options, key or table_key, columns)
+        return TableSpec(key, sharding, options.get("waluri"), defaults_of(options))
+
+    def require_same(self, table: weir.Table, *, wal: bool = True) -> None:
+        """`InvalidInput` where it says something else than the table is; a sharding from before a
+        reshard will do. Without `wal` the log's store is not looked at: the place reaches it."""
+        record, key = table.core.record, self.primary_key
+        if key is not None:
+            key = tuple(resolved(name, table.schema.names) for name in key)
+        shardings = (record.sharding, *(sharding for _, sharding in record.former))
+        asked: list[tuple[str, object, object, bool]] = [
+            ("primary key", table.primary_key, key, True),
+            ("sharding", table.sharding, self.sharding, self.sharding not in shardings),
+            ("log store", table.wal_uri, self.wal_uri, wal),
+            ("writer defaults", table.writer_defaults, self.writer_defaults, True),
+        ]
+        for what, has, wants, counts in asked:
+            if wants is not None and wants != has and counts:
+                raise InvalidInput(
+                    f"{table.uri} has the {what} {has}, not {wants}, and keeps it: leave it out."
+                    " (table.reshard changes the sharding.) Otherwise write to another table, or"
+                    " DROP TABLE first. Nothing was changed"
+                )
 
     def create(self, place: Place, fields: pa.Schema, *, declared: bool = False) -> weir.Table:
-        """Create the empty table. Its key is NOT NULL, and what else was `declared` to be: what
-        Spark inferred is no promise."""
-        key = tuple(resolved(name, fields.names) for name in self.primary_key)
+        """Create the empty table; at a place with a maker only that one finds it (P-9).
+
+        Its key is NOT NULL, and what else was `declared` to be: what Spark inferred is no promise.
+        """
+        key = tuple(resolved(name, fields.names) for name in self.primary_key or ())
         required = {f.name for f in fields if f.name in key or (declared and not f.nullable)}
-        return weir.create(
+        make = weir.create if place.maker is None else partial(begin, maker=UUID(place.maker))
+        return make(
             place.uri,
             pa.schema([_loose(field, required=field.name in required) for field in fields]),
             primary_key=key or None,
@@ -97,19 +125,26 @@ def sharding_of(
 
 
 def open_or_create(
-    place: Place, schema: StructType, spec: TableSpec | None, *, delete_column: str | None = None
+    place: Place,
+    schema: StructType,
+    options: Mapping[str, str],
+    *,
+    delete_column: str | None = None,
 ) -> weir.Table:
-    """Open the table, or create it as `spec` says."""
+    """Open the table, which must be as the options say, or create it so."""
     try:
-        return place.current()
+        table = place.current()
     except NotAWeirTable as absent:
-        if spec is None:
+        if "primarykey" not in options:
             raise NotAWeirTable(
                 f"{absent}. To create it with this write, set the option primaryKey ('id', 'a,b',"
                 " or '' for an append-only table), and buckets or shardBy for more than one shard"
             ) from None
         fields = [f for f in arrow_schema(schema) if f.name != delete_column]
-        return spec.create(place, pa.schema(fields))
+        return TableSpec.of(options, schema.fieldNames()).create(place, pa.schema(fields))
+    spec = TableSpec.of(options, table.schema.names, table.primary_key)
+    spec.require_same(table, wal=False)
+    return table
 
 
 def merge_columns(

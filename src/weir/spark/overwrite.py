@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +27,9 @@ from weir.log.intake import Intake
 from weir.merge.levels import MemLevel, shaped
 from weir.merge.merge import winners
 from weir.routing.core import Core
-from weir.spark.staging import Staged, read_staged
+from weir.spark.shard_sink import ENTRY_BYTES
+from weir.spark.staging import Staged, read_staged, shards_at_once
 from weir.upkeep.loads import PreparedLoad, find_matching, fold_older, load
-
-WORKERS: Final = 2
-"""Shards written at once; each holds one staged file and the keys of its shard."""
 
 
 def overwrite(
@@ -71,7 +68,8 @@ def overwrite(
             changes = fold.write_rows(base, newest())
             return PreparedLoad(changes, count)
 
-        done = core.env.threads.map(one, list(staged.values()), workers=WORKERS)
+        workers = shards_at_once(staged.values(), ENTRY_BYTES)
+        done = core.env.threads.map(one, list(staged.values()), workers=workers)
         edits = [part.changes for part in done]
         if where is not None:
             edits.append(_hidden(base, where, keys))

@@ -15,6 +15,8 @@ from uuid import UUID
 
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
+from weir.records.table import replaced
+from weir.routing.opening import open as open_core
 from weir.spark.writers import ShardWriters
 from weir.store.open import normalize
 
@@ -45,6 +47,8 @@ class Place:
         repr=False,  # guard: P-4
     )
     wal_uri: str | None = None
+    maker: str | None = None
+    """The id of the table, in a statement that makes it: nobody else finds it yet (P-9)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", normalize(self.uri))
@@ -81,7 +85,7 @@ class Place:
         name = options.get(FROM.lower())
         if name is not None:
             storage = _referenced(name) | storage
-        return Place(uri, storage, options.get("waluri"))
+        return Place(uri, storage, options.get("waluri"), options.get("weir.maker"))
 
     @staticmethod
     def given(
@@ -127,10 +131,20 @@ class Place:
         return self._opened().writers
 
     def _opened(self) -> _Opened:
-        key = (os.getpid(), self.uri, self.wal_uri)  # Spark's workers are forks of one another
+        key = self._key
         found = _OPEN.get(key)
         if found is None or found.storage != self.storage:  # credentials may rotate
-            table = weir.open(self.uri, storage_options=dict(self.storage), wal_uri=self.wal_uri)
+            maker = None if self.maker is None else UUID(self.maker)
+            table = weir.Table(
+                open_core(
+                    self.uri,
+                    storage_options=dict(self.storage),
+                    wal_uri=self.wal_uri,
+                    maker=maker,
+                )
+            )
+            if self.maker not in (None, _id_of(table)):
+                raise replaced(self.uri)
             found = _Opened(table, ShardWriters(table.core), self.storage)
             _OPEN.pop(key, None)
             _OPEN[key] = found
@@ -141,7 +155,12 @@ class Place:
 
     def forget(self) -> None:
         """Drop the cached handle of a table that was removed."""
-        _OPEN.pop((os.getpid(), self.uri, self.wal_uri), None)
+        _OPEN.pop(self._key, None)
+
+    @property
+    def _key(self) -> _Key:
+        """Spark's workers are forks of one another."""
+        return os.getpid(), self.uri, self.wal_uri, self.maker
 
 
 def _id_of(table: weir.Table) -> str:
@@ -159,7 +178,8 @@ class _Opened:
 
 _MOST_OPEN: Final = 64
 """Tables of which a process keeps a handle, with its caches and writers."""
-_OPEN: dict[tuple[int, str, str | None], _Opened] = {}
+_Key = tuple[int, str, str | None, str | None]
+_OPEN: dict[_Key, _Opened] = {}
 """One handle for each place, the one opened last at the end."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final
 
 import pyarrow as pa
 
@@ -20,12 +19,9 @@ from weir.routing.statements import StagedFiles
 from weir.shard.request_builder import WriteSpec
 from weir.spark.deciding import write_whole
 from weir.spark.shard_sink import ShardSink, Token
-from weir.spark.staging import Staged, restage
+from weir.spark.staging import Staged, restage, shards_at_once
 from weir.spark.statement import ShardCheck, Statement, conflict
 from weir.spark.writers import ShardWriters
-
-WORKERS: Final = 8
-"""Shards the driver writes at once."""
 
 StagedRows = Mapping[Value, Sequence[Staged]]
 """The files of each shard of the current routing, in the order of partitions."""
@@ -74,6 +70,7 @@ def publish(
     if statement is not None and (len(staged) > 1 or name is not None):
         write_whole(writers, reading, dict(staged), statement, entry_bytes=entry_bytes, name=name)
         return
+    workers = shards_at_once(staged.values(), entry_bytes)
     shares = []
     for value, files in staged.items():
         check = None if statement is None else ShardCheck(core, value, statement)
@@ -84,10 +81,10 @@ def publish(
         if statement is not None:
             statement.require_base(core)
             try:
-                core.env.threads.map(_Share.prepare, shares, workers=WORKERS)
+                core.env.threads.map(_Share.prepare, shares, workers=workers)
             except SealedShard as sealed:
                 raise conflict(core, f"the table was resharded ({sealed})") from sealed
-        core.env.threads.map(_Share.write, shares, workers=WORKERS)
+        core.env.threads.map(_Share.write, shares, workers=workers)
     finally:
         for share in shares:
             share.sink.close()

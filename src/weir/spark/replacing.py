@@ -88,24 +88,9 @@ def check(options: Options) -> StructType:
     except NotAWeirTable:
         return StructType([])
     given, schema = statement_of(place, options)
-    _require_same(table, spec_of(options, given, schema.fieldNames()))
+    spec_of(options, given, schema.fieldNames()).require_same(table)
     _require_reachable(table, schema)
     return marked_schema(table)
-
-
-def _require_same(table: weir.Table, wanted: TableSpec) -> None:
-    asked: list[tuple[str, object, object]] = [
-        ("primary key", table.primary_key, wanted.primary_key or None),
-        ("sharding", table.sharding, wanted.sharding),
-        ("log store", table.wal_uri, wanted.wal_uri),
-        ("writer defaults", table.writer_defaults, wanted.writer_defaults),
-    ]
-    for what, has, wants in asked:
-        if wants is not None and wants != has:
-            raise InvalidInput(
-                f"{table.uri} has the {what} {has}, not {wants}, and a table that is replaced keeps"
-                " it: leave it out. For another one, DROP TABLE first. Nothing was changed"
-            )
 
 
 def _require_reachable(table: weir.Table, schema: StructType) -> None:
@@ -268,7 +253,7 @@ def key_of_stream(options: Options) -> StructType:
     place = Place.of(options)
     table = place.current()
     spec = TableSpec.of(options, table.schema.names)
-    if spec is None or not spec.primary_key or table.primary_key or not _is_untouched(table):
+    if not spec.primary_key or table.primary_key or not _is_untouched(table):
         return marked_schema(table)
     columns = pa.schema([pa.field(f.name, f.type) for f in table.schema])
     spec = replace(

@@ -89,7 +89,6 @@ class ShardSink:
         self._large_batch: LargeBatch | None = None
         self._skips = False
         """The batch was already written: its rows are skipped."""
-        self.rows = 0
         self.applied = False
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -98,7 +97,6 @@ class ShardSink:
             self._spill()
         self._batches.append(batch)
         self._bytes += batch.nbytes
-        self.rows += batch.num_rows
 
     def claim(self, columns: pa.Schema) -> None:
         """Claim the shard now, before rows of these columns are written, unless the batch is in."""

@@ -34,7 +34,7 @@ from weir.routing.reroute import REROUTES, await_heirs
 from weir.shard.request_builder import WriteSpec
 from weir.spark.deciding import is_done, name_of
 from weir.spark.layout import Layout
-from weir.spark.making import TableSpec, merge_columns, open_or_create
+from weir.spark.making import merge_columns, open_or_create
 from weir.spark.options import (
     WRITE,
     canonical_options,
@@ -58,9 +58,6 @@ class Message(WriterCommitMessage):
     """What one task did."""
 
     partition: int
-    rows: int
-    written: int
-    """Shards written by the task itself."""
     query: str | None = None
     staged: tuple[Staged, ...] = ()
 
@@ -98,13 +95,7 @@ class Sink:
         delete_column = options.get("deletecolumn")
         if delete_column is not None:
             delete_column = resolved(delete_column, schema.fieldNames())
-        spec = TableSpec.of(options, schema.fieldNames())
-        table = open_or_create(place, schema, spec, delete_column=delete_column)
-        if spec is not None and spec.primary_key and spec.primary_key != table.primary_key:
-            raise InvalidInput(
-                f"{table.uri} has the primary key {table.primary_key}, not {spec.primary_key};"
-                " leave the option primaryKey out, or write to another table"
-            )
+        table = open_or_create(place, schema, options, delete_column=delete_column)
         merge_columns(table, schema, options, delete_column=delete_column)
         asked = write_spec_of(options)
         some = asked is not None and asked.verb == "update"
@@ -155,17 +146,14 @@ class Sink:
                 )
             # Checked again: the routing may have changed since the job was planned.
             self.layout.check_table(table)
-            return self._own(rows, token, partition, query)
+            self._own(rows, token, partition)
+            return Message(partition, query)
         stage = Stage(table.core, self.job, partition, limit=self.entry_bytes)
         for batch in rows:
             stage.add(batch)
-        staged = stage.finish()
-        count = sum(part.rows for part in staged)
-        return Message(partition, count, 0, query, tuple(staged))
+        return Message(partition, query, tuple(stage.finish()))
 
-    def _own(
-        self, rows: Iterator[pa.RecordBatch], token: Token, partition: int, query: str | None
-    ) -> Message:
+    def _own(self, rows: Iterator[pa.RecordBatch], token: Token, partition: int) -> None:
         writers = self.place.writers()
         assert self.layout is not None, "only a laid-out task owns shards"
         sinks: dict[Value, ShardSink] = {}
@@ -188,7 +176,6 @@ class Sink:
         finally:
             for sink in sinks.values():
                 sink.close()
-        return Message(partition, sum(s.rows for s in sinks.values()), len(sinks), query)
 
     def publish(
         self, messages: Sequence[Message | None], token: Token, table: weir.Table | None = None
@@ -265,28 +252,10 @@ def _remove(core: Core, staged: StagedRows, messages: Sequence[Message | None]) 
     remove_staged(core, list(files.values()))
 
 
-class OverwriteWriter(DataSourceArrowWriter):
-    """One `df.write.format("weir").mode("overwrite")` with the option `overwrite` set, too."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """In a task: stage the rows, whatever the layout."""
-        return self._sink.write(iterator, None)
-
-    def commit(self, messages: list[Any]) -> None:
-        """On the driver, after all tasks: one base commit."""
-        self._sink.replace(messages)
-
-    def abort(self, messages: list[Any]) -> None:
-        """Nothing to undo: nothing refers to the staged files."""
-
-
 class BatchWriter(DataSourceArrowWriter):
-    """One `df.write.format("weir")`."""
+    """One `df.write.format("weir")`; without a token, one that replaces rows by one base commit."""
 
-    def __init__(self, sink: Sink, token: Token) -> None:
+    def __init__(self, sink: Sink, token: Token | None) -> None:
         self._sink = sink
         self._token = token
 
@@ -296,7 +265,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[Any]) -> None:
         """On the driver, after all tasks."""
-        self._sink.publish(messages, self._token)
+        if self._token is None:
+            self._sink.replace(messages)
+        else:
+            self._sink.publish(messages, self._token)
 
     def abort(self, messages: list[Any]) -> None:
         """Nothing to undo: nothing refers to the staged files."""
@@ -377,7 +349,7 @@ def _appending(options: Mapping[str, str], schema: StructType) -> Sink:
     return Sink.of(options, schema)
 
 
-def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWriter:
+def _overwriter(options: Mapping[str, str], schema: StructType) -> BatchWriter:
     options = canonical_options(options)  # Delta's names are refused as well
     if not (flag(options, "overwrite") or names_rows(options)):
         raise InvalidInput(
@@ -392,4 +364,4 @@ def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWrit
             raise InvalidInput(
                 f"option {name} cannot be combined with mode overwrite; leave it out"
             )
-    return OverwriteWriter(replace(Sink.of(options, schema), layout=None))
+    return BatchWriter(replace(Sink.of(options, schema), layout=None), None)

@@ -13,10 +13,10 @@ import weir
 from weir.errors import InvalidInput
 from weir.read.parts import fresh_parts
 from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snapshot
-from weir.records.checkpoints import Checkpoint
 from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
 from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.checkpoint import Moment
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RoutedSnapshot:
     def take(
         table: weir.Table,
         freshness: Freshness = "durable",
-        checkpoint: Checkpoint | str | None = None,
+        checkpoint: Moment | None = None,
     ) -> RoutedSnapshot:
         """Of the table as it is, or at a checkpoint."""
         check_freshness(freshness)

@@ -26,8 +26,7 @@ from weir.merge.projection import Projection
 from weir.read import parts
 from weir.read.parts import Part as PartOf
 from weir.read.reader import SnapshotReader
-from weir.read.snapshot import Freshness, Snapshot, check_freshness
-from weir.records.checkpoints import Checkpoint
+from weir.read.snapshot import Snapshot, check_freshness
 from weir.spark.failures import without_traceback
 from weir.spark.feed_schema import IMAGES, feed_schema, wants_images, wants_metadata
 from weir.spark.moments import in_utc
@@ -36,6 +35,7 @@ from weir.spark.places import Place, names, number
 from weir.spark.snapshots import RoutedSnapshot
 from weir.spark.types import arrow_schema, require_typed, spark_schema, to_spark
 from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.checkpoint import Moment
 
 SPLIT_ROWS: Final = 1_000_000
 """Target number of base rows in one partition."""
@@ -57,20 +57,9 @@ def schema(options: Mapping[str, str]) -> StructType:
     return spark_schema(columns_at(table, options), names(options, "columns"))
 
 
-def plan(
-    table: weir.Table,
-    *,
-    freshness: Freshness = "durable",
-    checkpoint: Checkpoint | str | None = None,
-    split_rows: int = SPLIT_ROWS,
-) -> list[Part]:
-    """A snapshot of the table as partitions: shares of the base's fragments, and shards."""
-    taken = RoutedSnapshot.take(table, freshness, checkpoint)
-    return parts_of(table, taken.snapshot, split_rows=split_rows)
-
-
 def parts_of(table: weir.Table, snapshot: Snapshot, *, split_rows: int = SPLIT_ROWS) -> list[Part]:
-    """The partitions of one snapshot; planning it again gives the same ones."""
+    """The partitions of one snapshot, shares of the base's fragments and shards; planning it again
+    gives the same ones."""
     base = table.core.base(snapshot.base_version)
     read = {"table": str(table.core.record.table_id), "snapshot": snapshot.to_json()}
     return [
@@ -117,8 +106,8 @@ def read_task(
     return run
 
 
-def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint | str | None:
-    """The checkpoint that a read names, or the newest one made at or before its time."""
+def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Moment | None:
+    """The checkpoint or version that a read names, or the newest checkpoint of before its time."""
     micros, name = options.get("weir.asof"), options.get("checkpoint")
     if micros is not None:
         moment = dt.datetime.fromtimestamp(int(micros) / 1e6, dt.UTC)
@@ -126,12 +115,16 @@ def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint |
     return _at_version(table, name) if name and name.isdecimal() else name
 
 
-def _at_version(table: weir.Table, name: str) -> Checkpoint:
-    """The checkpoint that is called by that number; `CheckpointNotFound` names the nearest one."""
+def _at_version(table: weir.Table, name: str) -> Moment:
+    """The checkpoint that is called by that number, or the version of the base if it was the whole
+    table; `CheckpointNotFound` names the nearest checkpoint."""
     try:
         return checkpoints.find(table.core, name)
     except CheckpointNotFound:
         version = int(name)
+        whole = checkpoints.whole_version(table.core, version)
+        if whole is not None:
+            return whole
         made = [c for c in checkpoints.checkpoints(table.core) if c.owner is None]
         near = min(made, key=lambda c: abs(c.base_version - version), default=None)
         told = (
@@ -141,8 +134,8 @@ def _at_version(table: weir.Table, name: str) -> Checkpoint:
         )
         raise CheckpointNotFound(
             f"{table.uri}: version {version} of the base is not known to be the whole table: rows"
-            " of that time may be in logs, which have no versions. Only checkpoints keep past rows;"
-            f" {told}"
+            " of that time may be in logs, which have no versions. Versions that an overwrite, a"
+            f" replace or a bulk load made can be read; of others only checkpoints; {told}"
         ) from None
 
 

@@ -7,7 +7,7 @@ are collected by age.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,11 @@ from weir.store.api import put_new
 
 RESTAGED_BYTES: Final = 32 << 20
 """Bytes of one shard's rows in a file that the driver stages again: it holds all shards at once."""
+
+
+WRITTEN_BYTES: Final = 512 << 20
+"""Bytes of rows that the driver writes at once; it needs about four times as much memory."""
+WRITTEN_SHARDS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,12 @@ class Stage:
         put_new(self._core.store, path, memoryview(sink.getvalue()).cast("B"))
         rows = sum(batch.num_rows for batch in batches)
         self._files.append(Staged(value, path, rows, self._record.routing_version, size))
+
+
+def shards_at_once(staged: Iterable[Sequence[Staged]], limit: int) -> int:
+    """How many shards the driver writes at once, each in entries of up to `limit` bytes."""
+    largest = max((min(limit, sum(file.bytes for file in files)) for files in staged), default=0)
+    return max(1, min(WRITTEN_SHARDS, WRITTEN_BYTES // max(1, largest)))
 
 
 def restage(core: Core, files: Sequence[Staged], job: str, partition: int) -> list[Staged]:

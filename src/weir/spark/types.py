@@ -9,7 +9,7 @@ the whole row and writes it back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -22,6 +22,8 @@ from weir.format.nested import Spot, convert
 from weir.format.schema import TOMBSTONE
 from weir.merge.projection import Projection
 from weir.spark.places import resolved
+
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 _ZONE = "UTC"
 _DIGITS_MAX: Final = 38
@@ -170,6 +172,15 @@ def require_storable(schema: StructType) -> None:
                 f"column {field.name!r} is {told}, which weir has no type for; use another type"
                 " (STRING for CHAR, VARCHAR and collations), or cast it in the query"
             )
+
+
+def with_columns(rows: Rows, schema: pa.Schema) -> Rows:
+    """The columns of `schema`; nulls for those that the rows lack."""
+    columns = [
+        rows.column(f.name) if f.name in rows.schema.names else pa.nulls(rows.num_rows, f.type)
+        for f in schema
+    ]
+    return type(rows).from_arrays(columns, schema=schema)
 
 
 def to_spark(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

@@ -7,12 +7,14 @@ few small objects; the pinned files are shared with the live table and protected
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 from weir.durations import Duration, seconds
 from weir.errors import CheckpointNotFound, InvalidInput
+from weir.lake.base.fold_commit import WHOLE
 from weir.read.snapshot import Pinned
 from weir.records.checkpoints import Checkpoint, Ref, Scope, check_name
 from weir.records.cut import ShardCut
@@ -22,6 +24,19 @@ from weir.routing.shards import schema_for_writing
 from weir.upkeep.compact.progress import require_no_lost_rows
 from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make
 from weir.upkeep.unfinished import require_settled, require_unneeded
+
+__all__ = [
+    "Checkpoint",
+    "before",
+    "checkpoints",
+    "create",
+    "delete",
+    "derive",
+    "find",
+    "pinned",
+    "refresh",
+    "whole_version",
+]
 
 
 def create(
@@ -170,6 +185,25 @@ def pinned(core: Core, moment: Moment | None) -> Pinned | None:
         return before(core, moment)
     # Also the checkpoint itself: only its record says that it is still there.
     return find(core, moment) if isinstance(moment, str | UUID | Checkpoint) else moment
+
+
+@dataclass(frozen=True)
+class WholeVersion:
+    """A version of the base that held all rows of its time: no shard adds any."""
+
+    base_version: int
+    created: float
+    shards: tuple[ShardCut, ...] = ()
+
+
+def whole_version(core: Core, number: int) -> WholeVersion | None:
+    """That version of the base, if it is there and a load says that it was the whole table. One
+    read, one listing."""
+    commit = next(core.lake.read_commits([number]), None)
+    written = core.lake.written_versions().get(number)
+    if commit is None or written is None or WHOLE not in commit.properties:
+        return None
+    return WholeVersion(number, written)
 
 
 def _ref(ref: Any) -> Ref:

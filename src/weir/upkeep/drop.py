@@ -23,7 +23,7 @@ from weir.errors import InvalidInput, NotAWeirTable
 from weir.format import paths
 from weir.records.holds import Holds
 from weir.records.lineage import KEEP_WITHOUT_PARENT, read_lineage
-from weir.records.table import Drop, TableRecords
+from weir.records.table import State, TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.upkeep.burial import BATCH, clear_logs, delete, remains, seal
 from weir.upkeep.compact.jobs import Jobs
@@ -41,7 +41,7 @@ def drop(core: Core) -> None:
             f" {KEEP_WITHOUT_PARENT}. For a clone that is gone: table.release_clone(uri), or"
             f" weir checkpoint release {core.uri} {owners[0]}"
         )
-    _record(core, "begun")
+    _record(core, "dropping")
     try:
         _delete_all(core)
     except NotAWeirTable as gone:
@@ -74,9 +74,9 @@ def _delete_all(core: Core) -> None:
         ask()  # guard: C-16 test_drop
         delete(core.store, gone[start : start + BATCH])
     core.env.failpoint("drop.rows")
-    _record(core, "done")
+    _record(core, "dropped")
     logger.info("table.dropped uri=%s objects=%d", core.uri, len(gone))
 
 
-def _record(core: Core, state: Drop) -> None:
-    core.records().update(lambda record: replace(record, drop=state), core.env)
+def _record(core: Core, state: State) -> None:
+    core.records().update(lambda record: replace(record, state=state), core.env)

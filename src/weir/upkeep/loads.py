@@ -32,7 +32,7 @@ from weir.format.manifest import ShardManifest
 from weir.lake.api import Base
 from weir.lake.base import fold
 from weir.lake.base.fold import BaseFence, Offsets, VersionEdit
-from weir.lake.base.fold_commit import LOAD, hide_nothing
+from weir.lake.base.fold_commit import LOAD, WHOLE, hide_nothing
 from weir.read.snapshot import Snapshot
 from weir.read.survey import ShardSurvey, survey, survey_shard
 from weir.records.cut import ShardCut
@@ -252,13 +252,14 @@ def _commit(
         gone = tuple(fragment for fragment, _ in base.fragments())
         changes = replace(changes, updated=(), removed=gone)
     edits = bool(changes.updated or changes.removed)
+    # Only such a load leaves what was written before it in the logs (L-9).
     adds_only = job is None and not base.schema.primary_key and not edits
     version = core.lake.commit_fold(
         changes,
         claim=BaseFence(claim.fence.token, base.version),
         planned_at=base.version,
         fold_id=job_id,
-        properties={LOAD: str(written.rows)},
+        properties={LOAD: str(written.rows), **({} if adds_only else {WHOLE: "true"})},
         # guard: L-7 never simulator:loads
         folded=job.folded_generations if job is not None else {},
         number=0 if job is None else job.number,

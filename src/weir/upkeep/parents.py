@@ -217,7 +217,7 @@ def _remove(store: Store, env: Env) -> None:
     graves: list[ShardManifest] = []
     if records.holds_graves():  # C-16: what stops the writers of a dropped table stays
         if records.find() is not None:
-            records.update(lambda record: replace(record, drop="done"), env)
+            records.update(lambda record: replace(record, state="dropped"), env)
         graves = bury_unfinished(store, env)
     listed = [meta for folder in paths.TABLE_FOLDERS for meta in store.list(folder)]
     stay = remains(store, listed, graves) if graves else set()

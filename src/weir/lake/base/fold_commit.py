@@ -44,6 +44,9 @@ FOLD: Final = "weir.fold"
 LOAD: Final = "weir.bulk"
 """Property of a load's commit, whose rows bypassed the logs: how many rows it brought."""
 
+WHOLE: Final = "weir.whole"
+"""Property of a load's commit: everything that was written before the load is in that version."""
+
 
 Hide = Callable[[int, Sequence[int]], VersionEdit]
 """`hide(version, fragments)`: what the fold hides in fragments that others changed or added."""

@@ -16,8 +16,8 @@ import org.apache.spark.sql.types.StructType;
  * A table that a CREATE or REPLACE statement makes or fills.
  *
  * <p>One that is there keeps its key, shards and checkpoints: its rows are replaced by one commit,
- * and nothing happens to it before all new rows are written. One that the statement makes goes when
- * the statement fails.
+ * and nothing happens to it before all new rows are written. One that the statement makes is found
+ * by nobody before that, and goes when the statement fails (P-9).
  */
 final class Staged implements StagedTable, SupportsWrite {
   /** Makes the table, with the options of the write; without a write they are null. */
@@ -85,12 +85,14 @@ final class Staged implements StagedTable, SupportsWrite {
       Python.ask(options, "weir.ask", "truncate", "weir.schema", schema.json());
     } else if (!writes) {
       make(null);
+    } else if (maker != null) {
+      Python.ask(options, "weir.ask", "complete");
     }
   }
 
   @Override
   public void abortStagedChanges() {
-    if (made != null) {
+    if (writes && maker != null) {
       Python.ask(options, "weir.ask", "drop");
     }
   }

@@ -6,6 +6,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.UUID;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -115,7 +116,7 @@ public final class WeirCatalog
 
   @Override
   public Table createTable(Identifier ident, TableInfo info) throws TableAlreadyExistsException {
-    return create(ident, info, clauses(info), info.schema(), null);
+    return create(ident, info, clauses(info), info.schema(), null, at(ident));
   }
 
   /**
@@ -127,7 +128,8 @@ public final class WeirCatalog
       TableInfo info,
       Map<String, String> clauses,
       StructType schema,
-      Map<String, String> write)
+      Map<String, String> write,
+      Map<String, String> at)
       throws TableAlreadyExistsException {
     Map<String, String> options = new HashMap<>(clauses);
     if (write == null) {
@@ -135,7 +137,7 @@ public final class WeirCatalog
     } else {
       write.forEach((option, value) -> options.put("weir.with." + option, value));
     }
-    options.putAll(at(ident));
+    options.putAll(at);
     options.put("weir.ask", "create");
     options.put("weir.schema", schema.json());
     told(options, info);
@@ -143,7 +145,7 @@ public final class WeirCatalog
     if (made.isEmpty()) {
       throw new TableAlreadyExistsException(ident);
     }
-    return new WeirTable(name + "." + ident, made, at(ident));
+    return new WeirTable(name + "." + ident, made, at);
   }
 
   /** Adds key and shards to what Python is told. */
@@ -191,11 +193,17 @@ public final class WeirCatalog
   public StagedTable stageCreate(Identifier ident, TableInfo info) {
     StructType columns = inferred(info);
     Map<String, String> clauses = clauses(info);
+    String called = name + "." + ident;
+    // Until its rows are in, the table is known by this id alone (P-9).
+    Map<String, String> own = Python.with(at(ident), "weir.maker", UUID.randomUUID().toString());
     return new Staged(
-        name + "." + ident,
+        called,
         columns,
-        at(ident),
-        write -> create(ident, info, clauses, write == null ? info.schema() : columns, write));
+        own,
+        write ->
+            write == null
+                ? create(ident, info, clauses, info.schema(), null, at(ident))
+                : create(ident, info, clauses, columns, write, own));
   }
 
   /** The table that is there, if Python finds that the statement can replace its rows; or null. */
