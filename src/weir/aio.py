@@ -43,7 +43,7 @@ from weir.database import Database as SyncDatabase
 from weir.database import Name
 from weir.database import connect as sync_connect
 from weir.durations import Duration
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, takes_env
 from weir.errors import InvalidInput
 from weir.format.expiry import Expire
 from weir.format.sharding import Sharding
@@ -590,6 +590,7 @@ class Database:
     drop_table = _awaited(SyncDatabase.drop_table)
 
 
+@takes_env
 def connect(
     uri: str | os.PathLike[str],
     *,

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir.config import WriterConfig, chosen_config
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, takes_env
 from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format import paths
 from weir.format.expiry import Expire, check_expire
@@ -56,6 +56,7 @@ class Occupied(InvalidInput):
     """Something is there that may be a table, or may be becoming one in another process."""
 
 
+@takes_env
 def create(
     uri: str | os.PathLike[str],
     schema: SchemaLike,
@@ -75,8 +76,7 @@ def create(
     Raises `InvalidInput` for arguments that do not fit, or when something is there already, or the
     place is inside another table (nothing is written); `StoreUnsuitable` when the store fails a
     probe of put-if-absent. `expire` says when rows expire (`Table.set_expire` changes it). About 60
-    requests for the probe, two for each folder above, one for each shard, and a handful more. `env`
-    is for tests: see `weir.testing.faulty`.
+    requests for the probe, two for each folder above, one for each shard, and a handful more.
     """
     key = _key_names(primary_key)
     plain = without_views(as_schema(schema))
@@ -97,6 +97,7 @@ def create(
     return _finish(place, dataset.schema, key, chosen, defaults, probed, spec=spec)
 
 
+@takes_env
 def open(
     uri: str | os.PathLike[str],
     *,
@@ -115,6 +116,7 @@ def open(
     return Table(open_core(place, storage_options=storage_options, wal_uri=wal_uri, env=env))
 
 
+@takes_env
 def enable(
     uri: str | os.PathLike[str],
     *,
@@ -184,6 +186,7 @@ def enable(
     return _finish(place, schema, key, chosen, defaults, probed, spec=spec, maintain_all=every)
 
 
+@takes_env
 def exists(
     uri: str | os.PathLike[str], *, storage_options: Options = None, env: Env = SYSTEM
 ) -> bool:
@@ -192,6 +195,7 @@ def exists(
     return TableRecords(store).find() is not None
 
 
+@takes_env
 def drop(
     uri: str | os.PathLike[str], *, storage_options: Options = None, env: Env = SYSTEM
 ) -> None:
