@@ -223,11 +223,11 @@ def test_a_duration_may_be_a_plain_number_of_seconds(run, table):
 
 
 def test_square_brackets_are_shown_and_are_no_markup(run, table, tmp_path, monkeypatch):
-    from weir.cli import doctor
+    from weir.cli import checks
 
     made = run("create", tmp_path / "t", "-C", "id:int64!", "-C", "at:timestamp[us]").out
     assert "timestamp[us]" in made
-    monkeypatch.setattr(doctor.importlib.metadata, "version", _no_pyspark)
+    monkeypatch.setattr(checks.importlib.metadata, "version", _no_pyspark)
     assert "lance-weir[spark]" in run("doctor").out
     run("checkpoint", "create", table.uri, "--name", "a[b]")
     assert "a[b]" in run("checkpoint", "list", table.uri).out
