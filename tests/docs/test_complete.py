@@ -1,6 +1,5 @@
 """The docs lack nothing that the program has: options, errors, commands, events, record keys."""
 
-import inspect
 import re
 from dataclasses import fields
 
@@ -232,12 +231,6 @@ def test_names_and_pages_that_docstrings_cite_exist():
             assert name in CONSTANTS or facts.resolves(name), f"{path.name}: {name}"
         for name in re.findall(r"(?:docs|shared)/[\w/.-]+\.md", text):
             assert (ROOT / name).exists(), f"{path.name}: {name}"
-
-
-def test_the_facade_has_no_option_that_hides_in_star_star():
-    for _, verb in inspect.getmembers(weir.Table, inspect.isfunction):
-        kinds = {p.kind for p in inspect.signature(verb).parameters.values()}
-        assert inspect.Parameter.VAR_KEYWORD not in kinds, verb.__name__
 
 
 # -- the architecture ------------------------------------------------------------------------------
