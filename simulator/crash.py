@@ -100,22 +100,26 @@ def _live_as(run: Run, name: str, script: Script) -> None:
 
 
 def deaths(life: Life, *, keyed: bool = True) -> list[Death]:
-    """Every point of the script: before and after each write."""
+    """Every point of the script: before each write, and after the last.
+
+    After a write the store is as it is before the next one, where more was acknowledged.
+    """
     outcome = live(life, keyed=keyed)
     if outcome.failure is not None:
         raise outcome.failure
     writes = outcome.writes["script"]
     if not writes:
         raise Violation("P", "the script writes nothing: no point to die at")
-    return [Death(n, when) for n in range(1, writes + 1) for when in ("before", "after")]
+    return [*(Death(n, "before") for n in range(1, writes + 1)), Death(writes, "after")]
 
 
 def second_deaths(life: Life, first: Death, *, keyed: bool = True) -> Iterator[Death]:
     """Every point of the recovery after `first`."""
     writes = live(life, first, keyed=keyed).writes["again"]
     for number in range(1, writes + 1):
-        for when in ("before", "after"):
-            yield Death(first.write, first.when, (number, when))
+        yield Death(first.write, first.when, (number, "before"))
+    if writes:
+        yield Death(first.write, first.when, (writes, "after"))
 
 
 # -- scripts -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from uuid import UUID
 from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
-from weir.cli import colors, stats
+from weir.cli import output, stats
 from weir.read.stats import ShardStats, TableStats
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "img"
@@ -65,7 +65,7 @@ def svg(name: str, label: str, command: str, *shown: RenderableType) -> str:
 def screen() -> Console:
     """A terminal of eighty columns that records its output."""
     return Console(
-        width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True, theme=colors.THEME,
+        width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True, theme=output.THEME,
         color_system="256", highlight=False,
     )  # fmt: skip
 

@@ -42,7 +42,7 @@ from weir.config import WriterConfig, chosen_config
 from weir.database import Database as SyncDatabase
 from weir.database import Name
 from weir.database import connect as sync_connect
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, takes_env
 from weir.errors import InvalidInput
 from weir.format.expiry import Expire
 from weir.format.sharding import Sharding
@@ -557,6 +557,7 @@ class Database:
     drop_table = _awaited(SyncDatabase.drop_table)
 
 
+@takes_env
 def connect(
     uri: str | os.PathLike[str],
     *,

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from weir import making
 from weir.config import WriterConfig
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, takes_env
 from weir.errors import CommitConflict, InvalidInput, NotAWeirTable, StoreDenied, WeirError
 from weir.format import paths
 from weir.format.expiry import Expire
@@ -223,6 +223,7 @@ def _is_shown(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and name[0] != "_"
 
 
+@takes_env
 def connect(
     uri: str | os.PathLike[str],
     *,

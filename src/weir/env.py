@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
+import inspect
 import os
 import queue
 import random
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Shuffler = np.random.Generator
 
 T = TypeVar("T")
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 
 class Lock(AbstractContextManager[Any], Protocol):
@@ -439,6 +441,15 @@ class ForkGuard:
     def is_forked(self) -> bool:
         """True in a child process that was forked since then."""
         return self._forks() != self._at  # guard: F-16
+
+
+def takes_env(verb: Verb) -> Verb:
+    """Leave `env` out of what `help` shows of a public function: only simulators and tests pass it,
+    as `weir.testing.faulty` says."""
+    signature = inspect.signature(verb)
+    shown = [each for name, each in signature.parameters.items() if name != "env"]
+    vars(verb)["__signature__"] = signature.replace(parameters=shown)
+    return verb
 
 
 def default_variable(name: str, value: str) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from weir.config import WriterConfig, chosen_config
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, takes_env
 from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format import paths
 from weir.format.expiry import Expire, check_expire
@@ -62,6 +62,7 @@ class Occupied(InvalidInput):
     """Something is there that may be a table, or may be becoming one in another process."""
 
 
+@takes_env
 def create(
     uri: str | os.PathLike[str],
     schema: SchemaLike,
@@ -81,8 +82,7 @@ def create(
     Raises `InvalidInput` for arguments that do not fit, or when something is there already, or the
     place is inside another table (nothing is written); `StoreUnsuitable` when the store fails a
     probe of put-if-absent. `expire` says when rows expire (`Table.set_expire` changes it). About 60
-    requests for the probe, two for each folder above, one for each shard, and a handful more. `env`
-    is for tests: see `weir.testing.faulty`.
+    requests for the probe, two for each folder above, one for each shard, and a handful more.
     """
     place = Place(os.fspath(uri), wal_uri, storage_options, env)
     return _create(place, schema, primary_key, sharding, writer_defaults, expire)
@@ -149,6 +149,7 @@ def _create(
     return _finish(place, dataset.schema, record, number)
 
 
+@takes_env
 def open(
     uri: str | os.PathLike[str],
     *,
@@ -167,6 +168,7 @@ def open(
     return Table(open_core(place, storage_options=storage_options, wal_uri=wal_uri, env=env))
 
 
+@takes_env
 def enable(
     uri: str | os.PathLike[str],
     *,
@@ -237,6 +239,7 @@ def enable(
     return _finish(place, schema, record)
 
 
+@takes_env
 def exists(
     uri: str | os.PathLike[str], *, storage_options: Options = None, env: Env = SYSTEM
 ) -> bool:
@@ -245,6 +248,7 @@ def exists(
     return found is not None and found.state != "making"
 
 
+@takes_env
 def drop(
     uri: str | os.PathLike[str], *, storage_options: Options = None, env: Env = SYSTEM
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from weir.env import SYSTEM, Clock, Env
+from weir.env import SYSTEM, Clock, Env, takes_env
 from weir.errors import InvalidInput
 from weir.meters import METRICS, Facts, Meters, Metric
 
@@ -31,6 +31,7 @@ class TracerProvider(Protocol):
         """The tracer of that name."""
 
 
+@takes_env
 def instrument(provider: MeterProvider | None = None, *, env: Env = SYSTEM) -> None:
     """Send the metrics of this process to OpenTelemetry from now on.
 
@@ -51,6 +52,7 @@ def instrument(provider: MeterProvider | None = None, *, env: Env = SYSTEM) -> N
             meter.create_observable_gauge(metric.name, [read], metric.unit, metric.help)
 
 
+@takes_env
 def trace(provider: TracerProvider | None = None, *, env: Env = SYSTEM) -> None:
     """Send a span to OpenTelemetry for each log entry, flush and compaction from now on.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, takes_env
 
 
+@takes_env
 def metrics(*, env: Env = SYSTEM) -> str:
     """What this process has measured, in the text format of Prometheus (version 0.0.4).
 

@@ -234,9 +234,9 @@ PROGRAM = "import sys; from weir.cli import main; sys.exit(main())"
     ids=["version", "a command", "an option"],
 )
 def test_what_a_shell_waits_for_takes_little_time(arguments, environment):
-    """CPU time, as this machine is busy; the best of five."""
-    times = []
-    for _ in range(5):
+    """CPU time, as this machine is busy; the best of five, and no more than are needed."""
+    times = [1.0]
+    while min(times) >= 0.15 and len(times) <= 5:
         before = os.times()
         subprocess.run(
             [sys.executable, "-c", PROGRAM, *arguments],

@@ -142,10 +142,9 @@ def test_the_module_runs_as_a_program(tmp_path: Path):
 
 def test_text_that_is_no_rows_is_refused_and_not_counted_as_none(table):
     command = [sys.executable, "-m", "weir", "put", table.uri]
-    for given in ("hello\n", "hello"):
-        ran = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
-        assert ran.returncode == 1, ran
-        assert "no column 'hello'" in ran.stderr or "as csv" in ran.stderr
+    ran = subprocess.run(command, input="hello", capture_output=True, text=True, check=False)
+    assert ran.returncode == 1, ran
+    assert "no column 'hello'" in ran.stderr or "as csv" in ran.stderr
 
 
 @pytest.mark.parametrize("command", [["restore"], ["checkpoint", "delete"]])

@@ -142,7 +142,7 @@ def test_an_event_pipeline_is_kept_beside_its_live_writer(run, tmp_path, policy)
         assert {line["result"] for line in ran.lines()} <= {"succeeded", "waits"}
         stats = weir.open(table.uri).stats()
         assert stats.lag <= 60
-        assert stats.generations <= 3
+        assert stats.generations <= 6  # of two rounds: a busy machine publishes some after the look
         assert weir.open(table.uri).count() == (batch + 1) * 50
         go.release()
     thread.join(60)

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import weir
 from tools import screens
-from weir.cli import colors, output, sources
+from weir.cli import output, sources
 from weir.cli.checkpoint import remaining
 from weir.cli.output import Output
 from weir.cli.stats import Sample, overview
@@ -35,7 +35,7 @@ def luminance(color: tuple[int, int, int]) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("color", [colors.GOOD, colors.WARN, colors.BAD, colors.MARK, colors.GREY])
+@pytest.mark.parametrize("color", [output.GOOD, output.WARN, output.BAD, output.MARK, output.GREY])
 def test_a_colour_can_be_read_on_black_and_on_white(color):
     own = luminance(tuple(Color.parse(color).get_truecolor()))
     assert (1.0 + 0.05) / (own + 0.05) >= 4
@@ -145,7 +145,7 @@ def test_remaining_time():
 
 def test_progress_counts_what_is_known_and_only_that(monkeypatch):
     told = io.StringIO()
-    console = Console(file=told, force_terminal=True, width=80, theme=colors.THEME)
+    console = Console(file=told, force_terminal=True, width=80, theme=output.THEME)
     monkeypatch.setattr(output, "console", lambda **_: console)
     for total, count in ((None, "1,234"), (2000, "1,234/2,000")):
         with Output().working("rows") as tell:
@@ -223,11 +223,11 @@ def test_a_duration_may_be_a_plain_number_of_seconds(run, table):
 
 
 def test_square_brackets_are_shown_and_are_no_markup(run, table, tmp_path, monkeypatch):
-    from weir.cli import doctor
+    from weir.cli import checks
 
     made = run("create", tmp_path / "t", "-C", "id:int64!", "-C", "at:timestamp[us]").out
     assert "timestamp[us]" in made
-    monkeypatch.setattr(doctor.importlib.metadata, "version", _no_pyspark)
+    monkeypatch.setattr(checks.importlib.metadata, "version", _no_pyspark)
     assert "lance-weir[spark]" in run("doctor").out
     run("checkpoint", "create", table.uri, "--name", "a[b]")
     assert "a[b]" in run("checkpoint", "list", table.uri).out

@@ -631,7 +631,7 @@ def test_search_by_vector_and_by_words(run, tmp_path):
             found = run("search", table.uri, "text", words, option, "--json").lines()
             assert [row["id"] for row in found] == ids
     both = run("search", table.uri, "text", "fresh", "--all", "--phrase")
-    assert (both.status, "not both" in both.err) == (1, True)
+    assert (both.status, "not both" in both.err) == (2, True)
     assert run("search", table.uri, "e", "[1, x]").status == 1
 
 
@@ -650,3 +650,9 @@ def test_a_file_that_the_caller_names_by_a_uri_may_be_a_link(run, table, tmp_pat
     ran = run("put", table.uri, f"file://{tmp_path}/link.csv")
     assert (ran.status, table.scan().count()) == (0, 4), ran.err
     assert "there is no file" in run("put", table.uri, f"file://{tmp_path}/none.csv").err
+
+
+def test_a_number_that_a_column_of_text_refuses_is_shown_as_it_was_written(run, table, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": 1, "name": 5}\n')
+    assert run("put", table.uri, file).err.endswith("string cannot hold 5\n")

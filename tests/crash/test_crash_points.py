@@ -1,4 +1,4 @@
-"""Death before and after every write of every protocol, then recovery.
+"""Death at every write of every protocol, then recovery.
 
 The enumeration is complete: each test first counts the script's writes, then dies at each of them.
 """
@@ -76,7 +76,7 @@ def test_death_at_every_write_of_a_story(name, keyed):
         if (outcome := live(life, point, keyed=keyed)).failure is not None
     ]
     assert not failures, f"{len(failures)} of {len(points)} points, first: {failures[0]}"
-    assert len(points) >= 12
+    assert len(points) > 6
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_second_death_inside_recovery(name):
 
 def test_the_harness_dies_where_it_says():
     life = LIVES["append"]
-    counted = len(deaths(life)) // 2
+    counted = len(deaths(life)) - 1
     assert counted >= 5  # at least a claim, a hint, a fence and three entries
     outcome = live(life, Death(4, "before"))
     assert any(what == "killed" and who == "script" for _, who, what in outcome.notes)

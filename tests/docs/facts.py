@@ -160,41 +160,6 @@ def events() -> dict[str, set[str]]:
 
 # -- records ---------------------------------------------------------------------------------------
 
-ENCODERS = {
-    "log/wal_store.py",
-    "read/changes.py",
-    "read/snapshot.py",
-    "records/apps.py",
-    "records/chain.py",
-    "records/checkpoints.py",
-    "records/consumers.py",
-    "records/keeping.py",
-    "records/lineage.py",
-    "records/resharding.py",
-    "records/statements.py",
-    "records/table.py",
-    "records/places.py",
-    "shard/tokens.py",
-    "upkeep/compact/jobs.py",
-}
-"""Modules whose records `every_record` makes; a test compares the list with the program."""
-
-
-def encoders() -> set[str]:
-    """Modules that encode a JSON record of weir's."""
-    found = set()
-    for name, tree in trees():
-        for node in ast.walk(tree):
-            is_call = isinstance(node, ast.Call) and ast.unparse(node.func) == "codec.dumps"
-            if is_call or _is_struct(node):
-                found.add(name)
-    return found
-
-
-def _is_struct(node: ast.AST) -> bool:
-    bases = [ast.unparse(base) for base in node.bases] if isinstance(node, ast.ClassDef) else []
-    return not {"Record", "codec.Record"}.isdisjoint(bases)
-
 
 def every_record(folder: Path) -> None:
     """Make tables below `folder` with each kind of record in `_weir/`, using every optional key."""
@@ -269,21 +234,6 @@ def every_record(folder: Path) -> None:
     site = ShardSite(store, store, shard.id, SYSTEM)
     Tokens(site).announce("a", 2, ["0a0b0c0d_gen_1"], epoch=Epoch(1))
     make_folder(LocalStore(str(folder / "other")), log_folder(shard.id, shard.id), table.uri)
-
-
-def literal_keys() -> set[str]:
-    """Every key in a dict display of a module that encodes records, and every field of one."""
-    nodes = [node for _, tree in trees(*ENCODERS) for node in ast.walk(tree)]
-    shown = [key for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
-    fields = [
-        line.target
-        for node in nodes
-        if isinstance(node, ast.ClassDef) and _is_struct(node)
-        for line in node.body
-        if isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line.annotation)
-    ]
-    keys = {str(key.value) for key in shown if isinstance(key, ast.Constant)}
-    return keys | {ast.unparse(name) for name in fields} - {"settings"}
 
 
 def folders() -> set[str]:

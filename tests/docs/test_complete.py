@@ -1,6 +1,5 @@
 """The docs lack nothing that the program has: options, errors, commands, events, record keys."""
 
-import inspect
 import re
 from dataclasses import fields
 
@@ -168,24 +167,11 @@ def records(tmp_path_factory):
     return facts.record_keys(folder)
 
 
-def test_the_records_tried_here_are_all_that_the_program_writes():
-    assert facts.encoders() == facts.ENCODERS
-
-
 def test_keys_of_every_record_are_those_of_the_format_page(records):
     text = page("format/weir-records.md")
     assert len(records) >= 9
     for kind, keys in records.items():
         assert set(rows(text, f"`{kind}`")) == keys, kind
-
-
-def test_no_key_of_an_encoder_is_missing_from_the_format_page():
-    # Guards the test above against an optional key that its tables do not use.
-    text = page("format/weir-records.md")
-    told = {
-        name for code in re.findall(r"`([^`\n]+)`", text) for name in re.split(r"[.\[\]]+", code)
-    }
-    assert facts.literal_keys() - told == set()
 
 
 def test_every_folder_of_weir_is_on_the_layout_page():
@@ -232,12 +218,6 @@ def test_names_and_pages_that_docstrings_cite_exist():
             assert name in CONSTANTS or facts.resolves(name), f"{path.name}: {name}"
         for name in re.findall(r"(?:docs|shared)/[\w/.-]+\.md", text):
             assert (ROOT / name).exists(), f"{path.name}: {name}"
-
-
-def test_the_facade_has_no_option_that_hides_in_star_star():
-    for _, verb in inspect.getmembers(weir.Table, inspect.isfunction):
-        kinds = {p.kind for p in inspect.signature(verb).parameters.values()}
-        assert inspect.Parameter.VAR_KEYWORD not in kinds, verb.__name__
 
 
 # -- the architecture ------------------------------------------------------------------------------

@@ -257,7 +257,10 @@ def update(_: World, place: Place, rng: random.Random) -> None:
     rows: list[Row] = [{"id": key, "n": rng.randrange(10)} for key in ids]
     missing = rng.choice(["skip", "insert"])
     writer = looking_writer(place, rng)
-    writer.update(rng.choice([rows, iter(rows)]), missing=missing)
+    counts = writer.update(rng.choice([rows, iter(rows)]), missing=missing)
+    known = len(place.now.ids & set(ids))
+    new = (len(ids) - known, 0) if missing == "insert" else (0, len(ids) - known)
+    assert (counts.updated, (counts.inserted, counts.skipped)) == (known, new), counts
     for row in rows:
         old = place.now.by_id(row["id"])
         if old is not None or missing == "insert":
@@ -272,31 +275,38 @@ def put_when(_: World, place: Place, rng: random.Random) -> None:
         writer.put(rows, when="current IS NULL")
         place.now.put([row for row in rows if row["id"] not in place.now.ids])
         return
-    writer.put(rows, when="incoming.n > current.n")
+    counts = writer.put(rows, when="incoming.n > current.n")
 
     def wins(row: Row) -> bool:
         old = place.now.by_id(row["id"])
         return None not in (row["n"], old and old["n"]) and row["n"] > old["n"]  # type: ignore[index]
 
-    place.now.put([row for row in rows if wins(row)])
+    won = [row for row in rows if wins(row)]
+    assert (counts.updated, counts.skipped) == (len(won), len(rows) - len(won)), counts
+    place.now.put(won)
 
 
 @operation(2, when=is_keyed)
 def update_where(_: World, place: Place, rng: random.Random) -> None:
     at = rng.randrange(10)
     writer = looking_writer(place, rng)
-    writer.update_where(f"n >= {at}", {"n": "n - 1"})
-    place.now.change(
-        lambda row: row["n"] is not None and row["n"] >= at, lambda row: {"n": row["n"] - 1}
-    )
+    counts = writer.update_where(f"n >= {at}", {"n": "n - 1"})
+
+    def is_meant(row: Row) -> bool:
+        return row["n"] is not None and row["n"] >= at
+
+    assert counts.updated == sum(map(is_meant, place.now.rows)), counts
+    place.now.change(is_meant, lambda row: {"n": row["n"] - 1})
 
 
 @operation(2, when=is_keyed)
 def delete_where(_: World, place: Place, rng: random.Random) -> None:
     at = rng.randrange(5, 10)
     writer = looking_writer(place, rng)
-    writer.delete_where(f"n >= {at}")
-    place.now.delete([row["id"] for row in place.now.rows if (row["n"] or 0) >= at])
+    counts = writer.delete_where(f"n >= {at}")
+    gone = [row["id"] for row in place.now.rows if (row["n"] or 0) >= at]
+    assert counts.deleted == len(gone), counts
+    place.now.delete(gone)
 
 
 # -- handles -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from tests.interop.test_lancedb import SCHEMA, made, merge, opened, ours, theirs
-from weir.cli.doctor import check_table
+from weir.cli.checks import check_table
 from weir.errors import NotAWeirTable
 
 lancedb = pytest.importorskip("lancedb")

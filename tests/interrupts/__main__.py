@@ -264,19 +264,18 @@ class Plan:
             yield from runner.every(case)
 
 
-def run(plan: Plan) -> list[Result]:
+def run(plan: Plan, runner: Runner) -> list[Result]:
     """Run it, and print what happens; returns what went wrong."""
     wrong: list[Result] = []
-    with Runner() as runner:
-        for case in every_case(plan.verb):
-            outcomes: Counter[str] = Counter()
-            for result in plan.results(runner, case):
-                outcomes[result.outcome] += 1
-                if result.outcome == "ok":
-                    continue
-                wrong.append(result)
-                print(result, flush=True)
-            print(f"{case.name}: {dict(outcomes)}", flush=True)
+    for case in every_case(plan.verb):
+        outcomes: Counter[str] = Counter()
+        for result in plan.results(runner, case):
+            outcomes[result.outcome] += 1
+            if result.outcome == "ok":
+                continue
+            wrong.append(result)
+            print(result, flush=True)
+        print(f"{case.name}: {dict(outcomes)}", flush=True)
     print(f"faults: {len(wrong)}")
     return wrong
 
@@ -298,7 +297,8 @@ def main() -> int:
         print(*(case.name for case in every_case(args.verb)), sep="\n")
         return 0
     plan = Plan(args.verb, args.points, args.point, args.signals, args.seed)
-    return 1 if run(plan) else 0
+    with Runner() as runner:
+        return 1 if run(plan, runner) else 0
 
 
 if __name__ == "__main__":

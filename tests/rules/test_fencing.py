@@ -342,7 +342,7 @@ def test_f9_append_after_lost_answer_is_not_written_twice(bench: Bench, applied:
 
 def test_f9_somebody_elses_entry_after_a_lost_answer_is_not_taken_for_ours(bench: Bench) -> None:
     appender = bench.open()
-    bench.faults.on("put_if_absent", "*/wal/*").drop()
+    bench.faults.on("put_if_absent", "*/wal/*").fail_before()
     # The put was lost in transit; a newer writer takes its position before the retry.
     original = bench.clock.sleep
 
@@ -362,7 +362,7 @@ def test_f9_two_claimants_of_one_version_never_both_win(bench: Bench) -> None:
     first = claim_shard(bench.site)
     other = bench.manifests()
     current = other.require()
-    bench.faults.on("put_if_absent", "*/manifest/*").drop()
+    bench.faults.on("put_if_absent", "*/manifest/*").fail_before()
     original = bench.clock.sleep
 
     def other_claims(seconds: float) -> None:
@@ -418,7 +418,7 @@ def test_f11_an_outcome_that_stays_unknown_is_its_own_answer(bench: Bench, appli
         bench.faults.on("get", "*/wal/*").fail_before(times=None)
         bench.faults.on("head", "*/wal/*").fail_before(times=None)
     else:
-        bench.faults.on("put_if_absent", "*/wal/*").drop(times=None)
+        bench.faults.on("put_if_absent", "*/wal/*").fail_before(times=None)
     with pytest.raises(UnknownOutcome) as unknown:
         appender.append(bench.rows(2))
     assert unknown.value.unacknowledged == bench.rows(2)

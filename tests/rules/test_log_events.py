@@ -44,9 +44,10 @@ def test_every_event_in_the_code_says_where_it_happened():
             if not isinstance(function, ast.FunctionDef):
                 continue
             for call in ast.walk(function):
-                if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("logger."):
-                    event = ast.literal_eval(call.args[0]).split()[0]
-                    found[event] = ast.unparse(call), ast.unparse(function)
+                match call:
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"))):
+                        event = ast.literal_eval(call.args[0]).split()[0]
+                        found[event] = ast.unparse(call), ast.unparse(function)
     assert len(found) > 40
     silent = {
         event

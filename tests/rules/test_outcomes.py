@@ -147,7 +147,7 @@ def test_f16_rows_behind_an_unknown_outcome_are_told_as_not_written() -> None:
     gate.wait_reached()
     second = Caller(lambda: writer.put(row(2)))
     until_queued(writer, 2)
-    store.on("put_if_absent", "*/wal/*").drop(times=None)
+    store.on("put_if_absent", "*/wal/*").fail_before(times=None)
     gate.release()
     first.result()
     with pytest.raises(UnknownOutcome) as unknown:

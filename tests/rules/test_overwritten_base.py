@@ -16,7 +16,7 @@ from lance.dataset import Index, LanceOperation
 import weir
 from simulator.steps import watched
 from tests.rules.test_fold_beside_commits import make, one, put, rows_of
-from weir.cli.doctor import check_table
+from weir.cli.checks import check_table
 from weir.errors import CorruptEntry
 from weir.upkeep.compact.run import compact
 

@@ -16,7 +16,7 @@ import weir
 from tests.rules.test_fold_beside_commits import make, put, rows_of
 from tests.rules.test_overwritten_base import drop_index
 from tests.support.tables import load_rows
-from weir.cli.doctor import check_table
+from weir.cli.checks import check_table
 from weir.errors import CommitConflict, CorruptEntry
 from weir.lake.base.versions import Versions
 from weir.upkeep.compact import run

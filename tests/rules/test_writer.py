@@ -521,7 +521,7 @@ def test_g7b_in_steady_state_a_put_is_one_request(shard: LocalShard) -> None:
 
 def test_f11_unknown_outcome_ends_the_writer_and_hands_the_rows_back(shard: LocalShard) -> None:
     w = shard.writer()
-    shard.faults.on("put_if_absent", "*/wal/*").drop(times=None)
+    shard.faults.on("put_if_absent", "*/wal/*").fail_before(times=None)
     with pytest.raises(UnknownOutcome) as unknown:
         w.put([row(1)])
     assert unknown.value.unacknowledged[0].column("id").to_pylist() == [1]

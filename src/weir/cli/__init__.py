@@ -4,16 +4,6 @@ Modules of commands import Lance and pyarrow where a command runs: a shell that 
 and `weir --version`, wait for what is imported at the top.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
-    from weir.cli.app import main as run
-
-    return run(arguments)
-
+from weir.cli.app import main as main
 
 __all__ = ["main"]

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 from weir.cli import options as o
 from weir.cli import output
@@ -46,11 +47,10 @@ def create(call: Invocation, uri: str, name: str | None, ttl: float | None, scop
     table = call.open(uri)
     with call.out.working("flushing" if scope == "all" else "pinning"):
         made = table.checkpoint(scope=scope, name=name, ttl=ttl)
-    until = "does not expire; delete it with weir checkpoint delete"
     call.out.show(
         _about(made),
         output.done("pinned", f"{made.id}" + (f" {made.name}" if made.name else "")),
-        output.aside(until if made.expires is None else f"expires {output.moment(made.expires)}"),
+        _until(made),
     )
 
 
@@ -86,9 +86,7 @@ def list_(call: Invocation, uri: str) -> None:
 def refresh(call: Invocation, uri: str, reference: str, ttl: float | None) -> None:
     """Extend the lifetime of a checkpoint; never shorten it."""
     found = call.open(uri).refresh_checkpoint(reference, ttl=ttl)
-    call.out.show(
-        _about(found), output.done("refreshed,", f"expires {output.moment(found.expires)}")
-    )
+    call.out.show(_about(found), output.done("refreshed", found.name or ""), _until(found))
 
 
 @command("delete", group=checkpoint, example="weir checkpoint delete s3://lake/orders nightly")
@@ -174,6 +172,11 @@ def remaining(seconds: float | None) -> str:
     if seconds is None:
         return "never"
     return f"in {output.span(seconds)}" if seconds > 0 else "expired"
+
+
+def _until(one: Checkpoint) -> Text:
+    until = "does not expire; delete it with weir checkpoint delete"
+    return output.aside(until if one.expires is None else f"expires {output.moment(one.expires)}")
 
 
 def _about(one: Checkpoint) -> dict[str, object]:

@@ -35,7 +35,7 @@ def clone(
     """
     table = call.open(uri)
     storage = call.storage(destination) or None
-    if checkpoint is None and _stands(destination, storage):
+    if checkpoint is None and weir.exists(destination, storage_options=storage):
         # With a checkpoint, the same clone again is a retry; without one, it means a new moment.
         raise InvalidInput(f"{destination} is a table already; clone to an empty place")
     with call.out.working("copying" if deep else "cloning"):
@@ -46,14 +46,6 @@ def clone(
         {"uri": copy.uri, "from": table.uri, "shards": len(copy.shards())},
         output.done("cloned", f"to {copy.uri}"),
     )
-
-
-def _stands(uri: str, storage: dict[str, str] | None) -> bool:
-    try:
-        weir.open(uri, storage_options=storage)
-    except weir.WeirError:
-        return False  # nothing, or an unfinished clone: the library handles both
-    return True
 
 
 @command("restore", example="weir restore s3://lake/orders nightly")

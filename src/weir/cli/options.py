@@ -150,8 +150,10 @@ def sharding(
     bucket: str | None, identity: str | None, *, per_writer: bool = False
 ) -> Sharding | None:
     """The sharding from --bucket, --identity or --per-writer; None if none was given."""
-    if (bucket is not None) + (identity is not None) + per_writer > 1:
-        raise click.UsageError("give one of --bucket, --identity and --per-writer")
+    options = {"--bucket": bucket, "--identity": identity, "--per-writer": per_writer or None}
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise click.UsageError(f"give one of {' and '.join(given)}, not both")
     if per_writer:
         return weir.PerWriter()
     if identity is not None:

@@ -20,8 +20,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
-from weir.cli.colors import THEME
 from weir.errors import WeirError
 from weir.lazy import Lazy
 
@@ -32,6 +32,31 @@ NARROWEST: Final = 40
 """Columns: on a narrower terminal lines are broken by the terminal, not squeezed to nothing."""
 UNBOUNDED: Final = 1 << 30
 """Columns of what is no terminal: in a pipe or a file nothing is cut or broken."""
+
+# Fixed colours of the 256, not the terminal's own sixteen: those are chosen for one background,
+# and yellow on white cannot be read. Each of these has a contrast of 4 against both black and
+# white.
+GOOD: Final = "color(28)"
+WARN: Final = "color(130)"
+BAD: Final = "color(161)"
+MARK: Final = "color(30)"
+GREY: Final = "color(243)"
+
+THEME: Final = Theme(
+    {
+        "good": GOOD,
+        "warn": WARN,
+        "bad": BAD,
+        "mark": MARK,
+        "bar.back": GREY,
+        "bar.complete": MARK,
+        "bar.finished": GOOD,
+        "bar.pulse": MARK,
+        "progress.spinner": MARK,
+        "progress.percentage": MARK,
+        "progress.elapsed": GREY,
+    }
+)
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

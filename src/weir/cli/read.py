@@ -161,9 +161,7 @@ def search(
 
 def _query(text: str, *, phrase: bool, every: bool) -> weir.Words | list[float]:
     if phrase and every:
-        raise InvalidInput(
-            "use --phrase or --all, not both: a phrase already matches all of its words"
-        )
+        raise click.UsageError("use --phrase or --all, not both: a phrase matches all its words")
     if phrase or every:
         return weir.Phrase(text) if phrase else weir.Match(text, operator="and")
     if not text.lstrip().startswith("["):

@@ -82,8 +82,8 @@ def shards(call: Invocation, uri: str) -> None:
             output.label(s.shard, s.value),
             str(s.shard),
             status(s),
-            str(s.epoch),
-            str(s.manifest_version),
+            f"{s.epoch}",
+            f"{s.manifest_version}",
         )
         for s in found
     ]

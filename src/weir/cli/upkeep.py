@@ -299,7 +299,7 @@ def _collected(report: GcReport) -> list[RenderableType]:
     ]
     told: list[RenderableType] = []
     if rows:
-        headers = ("kind", ">seen", ">deleted", ">bytes", "kept, and why")
+        headers = ("<kind", ">seen", ">deleted", ">bytes", "kept, and why")
         told.append(output.grid(*headers, rows=rows))
     told += [output.done("skipped", line) for line in report.skipped]
     verb = "would delete" if report.dry_run else "deleted"

@@ -290,7 +290,7 @@ def _refuse(values: pa.Array, wrong: pa.Array, dtype: pa.DataType) -> None:
 
 
 def _unfit(value: Json, dtype: pa.DataType) -> ValueError:
-    shown = json.dumps(value, default=str)
+    shown = value if isinstance(value, Digits) else json.dumps(value)
     shown = shown if len(shown) <= 60 else shown[:59] + "…"
     return ValueError(f"{dtype} cannot hold {shown}")
 

@@ -4,7 +4,7 @@
     store.on("put_if_absent", "*/wal/*").fail_after()          # applied, the answer is lost
     store.on("get").fail_before(times=2)                       # the first two reads fail
     store.on("put_if_absent", skip=3).fail_before(times=None)  # for ever, after three
-    store.on("write", rate=0.1).drop(times=None)               # one write in ten never arrives
+    store.on("write", rate=0.1).fail_before(times=None)        # one write in ten never arrives
     late = store.on("put_if_absent", "*/wal/*").hold()         # LostAnswer now ...
     late.release()                                             # ... applied now
     gate = store.on("put_if_absent", "*/manifest/*").pause()   # the caller waits before applying
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from weir.env import SYSTEM, Env
@@ -66,7 +66,6 @@ class _Life:
     mutations: int = 0
     crash_at: tuple[int, str] | None = None
     has_crashed: bool = False
-    late: Held = field(default_factory=Held)
 
 
 class FaultBuilder:
@@ -87,10 +86,6 @@ class FaultBuilder:
     def fail_after(self, *, times: int | None = 1) -> None:
         """Apply, then fail: the lost answer."""
         self._add("fail_after", times)
-
-    def drop(self, *, times: int | None = 1) -> None:
-        """Lose the request: never applied, never answered."""
-        self._add("drop", times)
 
     def refuse(self, *, times: int | None = 1) -> None:
         """Fail with an answer that rules out that the call was applied (a plain `StoreError`)."""
@@ -113,10 +108,6 @@ class FaultBuilder:
     ) -> None:
         """Apply twice; with `answer='second'` it looks like a hidden retry by the client."""
         self._add("duplicate", times, answer=answer)
-
-    def reorder(self, *, times: int | None = 1) -> None:
-        """The sender gets `LostAnswer`; the write is applied after the next write by any caller."""
-        self._add("reorder", times)
 
     def _add(self, action: Action, times: int | None, **more: Any) -> _Rule:
         return self._store.add(replace(self._fault, action=action, times=times, **more))
@@ -246,15 +237,9 @@ class FaultStore(Store):
             raise Crash(f"crashed {crash[1]} {op} {path}")
         for seconds in delays:
             self._env.clock.sleep(seconds)
-        late = Held()
-        if op in WRITES:
-            late, life.late = life.late, late
-        try:
-            if action:
-                return self._strike(action, op, path, apply)
-            return self._apply(op, path, apply)
-        finally:
-            late.release()
+        if action:
+            return self._strike(action, op, path, apply)
+        return self._apply(op, path, apply)
 
     def _choose(self, op: str, paths: Sequence[str]) -> tuple[tuple[float, ...], _Rule | None]:
         """All delays that strike, and the first other fault that does; the rest stay for later."""
@@ -287,8 +272,6 @@ class FaultStore(Store):
             self._quietly(op, path, apply)
         elif action == "hold":
             rule.held.add(lambda: self._quietly(op, path, apply))
-        elif action == "reorder":
-            self._life.late.add(lambda: self._quietly(op, path, apply))
         kind = LostAnswer if op in WRITES else StoreError
         raise kind(f"{self.uri}/{path}: {op} failed by the fault plan ({action})")
 

@@ -12,8 +12,7 @@ from weir.env import Bell, Env, Latch
 WRITES = frozenset({"put_if_absent", "put", "put_parts", "delete"})
 # fmt: off
 Action = Literal[
-    "delay", "fail_before", "fail_after", "refuse", "deny",
-    "drop", "hold", "pause", "duplicate", "reorder",
+    "delay", "fail_before", "fail_after", "refuse", "deny", "hold", "pause", "duplicate",
 ]
 # fmt: on
 
@@ -65,10 +64,10 @@ class Held:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def release(self, *, reverse: bool = False) -> int:
-        """Apply them, in order or in reverse, and return how many; outcomes are in the log."""
+    def release(self) -> int:
+        """Apply them in order, and return how many; outcomes are in the log."""
         waiting, self._waiting = self._waiting, []
-        for apply in reversed(waiting) if reverse else waiting:
+        for apply in waiting:
             apply()
         return len(waiting)
 

@@ -39,7 +39,8 @@ class FaultyStores:
         self._stores: dict[str, FaultStore] = {}
         self._lock = env.threads.lock()
         self.env = replace(env, places=self)
-        """Pass it to `weir.create`, `weir.open` or `weir.enable`."""
+        """Pass it to `weir.create`, `open`, `enable`, `connect`, `exists` or `drop`: each takes
+        `env`, which `help` does not show, as programs have no use for it."""
 
     def at(self, uri: str) -> FaultStore:
         """The store at that URI (a table's, or a `wal_uri`), on which to set faults.

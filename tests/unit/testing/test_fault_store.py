@@ -60,7 +60,7 @@ def test_fail_after_hides_a_collision_too(store):
 
 
 def test_reads_fail_without_doubt(store):
-    store.on("read").drop()
+    store.on("read").fail_before()
     with pytest.raises(StoreError) as caught:
         store.get("a")
     assert not isinstance(caught.value, LostAnswer)
@@ -105,24 +105,6 @@ def test_held_request_that_comes_too_late_collides(store):
     late.release()
     assert store.inner.get("a").data == b"newer"
     assert store.log[-1] == Event("put_if_absent", "a", "ObjectExists")
-
-
-def test_held_requests_may_arrive_in_reverse(store):
-    late = store.on("put", "a").hold(times=2)
-    for body in (b"1", b"2"):
-        with pytest.raises(LostAnswer):
-            store.put("a", body)
-    late.release(reverse=True)
-    assert store.inner.get("a").data == b"1"
-
-
-def test_reorder_applies_after_the_next_write(store):
-    store.on("put", "a").reorder()
-    with pytest.raises(LostAnswer):
-        store.put("a", b"first")
-    assert store.inner.head("a") is None
-    store.put("b", b"second")
-    assert [event.path for event in store.events("put") if event.outcome == "ok"] == ["b", "a"]
 
 
 def test_duplicate_applies_twice(store):
@@ -190,14 +172,14 @@ def test_rate_draws_from_the_environment():
     def outcomes(seed):
         env = Env(random=random.Random(seed))
         store = FaultStore(MemoryStore(), env=env)
-        store.on("put", rate=0.5).drop(times=None)
+        store.on("put", rate=0.5).fail_before(times=None)
         for i in range(40):
             with contextlib.suppress(LostAnswer):
                 store.put(str(i), b"")
         return [event.outcome for event in store.log]
 
     assert outcomes(1) == outcomes(1) != outcomes(2)
-    assert 5 < outcomes(1).count("drop") < 35
+    assert 5 < outcomes(1).count("fail_before") < 35
 
 
 def test_plan_is_made_of_values(store):
