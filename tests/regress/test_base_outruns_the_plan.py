@@ -4,6 +4,7 @@ On an append-only table each of those rows was returned twice, and rows written 
 shown beside older ones (L-5). Found by the simulator (scenario stream, seeds 18 and 227).
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from simulator.keepers import ModelRunner
@@ -32,8 +33,9 @@ def test_l5_rows_folded_while_a_read_is_planned_are_read_once():
         writer.flush()
         fold(store)
 
-    watched = HookStore(store, "head_many", "/wal/", go_on)
-    rows = Scan(core_on(site_on(watched), KEYLESS)).to_table()
+    site = site_on(store)
+    watched = HookStore(site.store, "head_many", "/wal/", go_on)
+    rows = Scan(core_on(replace(site, store=watched, wal=watched), KEYLESS)).to_table()
     assert sorted(rows["k"].to_pylist()) == [0, 1, 2, 3]
     writer.close()
 

@@ -3,6 +3,8 @@
 Found by the simulator (seed 5 of the first run): `MissingEntry` on a healthy log.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.hooks import HookStore
@@ -21,8 +23,9 @@ def write_and_flush(store):
 
 def test_iteration_finds_an_entry_that_came_after_its_look():
     store = MemoryStore()
-    watched = HookStore(store, "get_many", "/wal/", lambda: write_and_flush(store))
-    entries = list(WalTailer(Place(site_on(watched)), 1))
+    site = site_on(store)
+    watched = HookStore(site.wal, "get_many", "/wal/", lambda: write_and_flush(store))
+    entries = list(WalTailer(Place(replace(site, wal=watched)), 1))
     assert [row["v"] for e in entries for b in e.batches for row in b.to_pylist()] == [1]
 
 

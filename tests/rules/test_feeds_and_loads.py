@@ -215,7 +215,7 @@ def test_p3_places_that_know_of_no_load_begin_with_those_of_the_table(tmp_path):
         feed = table.changes(**more)
         assert ids_of(feed) == [2]
         assert feed.bookmark.load == table.core.lake.open_base().load_number > 0
-    assert Consumer(table.core.store, "old", 60.0).load() == feed.bookmark.load
+    assert Consumer(table.core.store, "old", 60.0).standing().load == feed.bookmark.load
 
 
 def test_p3_a_restore_to_before_a_load_stops_a_feed_that_began_after_it(tmp_path):

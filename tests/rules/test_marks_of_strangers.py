@@ -54,3 +54,14 @@ def test_g7c_a_floor_that_rose_during_the_look_is_no_damage(tmp_path):
             writer.flush()
     table.gc(min_age=0)
     assert rows(handle) == expect((range(5), "a"))
+
+
+def test_g13_a_record_with_a_number_that_no_chain_reaches_is_named(tmp_path):
+    table = make(tmp_path / "t", 1)
+    store = table.core.store
+    path = paths.chain_path(paths.table_chain(), 2**64 - 1)
+    store.put(path, store.get(paths.chain_path(paths.table_chain(), 1)).data)
+    for verb in VERBS:
+        with pytest.raises(CorruptEntry, match="delete that object") as told:
+            verb(again(table))
+        assert path in str(told.value)

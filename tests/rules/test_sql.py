@@ -182,7 +182,7 @@ def test_an_error_of_the_store_stays_what_it_is(tmp_path: Path, engine: Any) -> 
         writer.put([row(1)])
         fresh = weir.open(table.uri, env=stores.env)
         store = stores.at(table.uri)
-        store.on("read", "*/wal/01000*").deny(times=None)  # the entry at position 2
+        store.on("get_range", "*/wal/01000*").deny(times=None)  # the entry at position 2
         fresh.snapshot()  # reads no entry: it is the engine's read that fails
         with pytest.raises(weir.StoreDenied):
             fresh.sql("select * from t", engine=engine)

@@ -12,8 +12,9 @@
     store.crash_at(3, "after")                                 # dies after its third write
 
 The verb is a name of `Store`, `"read"`, `"write"` or `"*"`; the path a pattern in which `*` also
-matches slashes. `get_many` and `head_many` count as single reads. A failed write is a `LostAnswer`,
-since a client cannot know whether it was applied; `refuse` is a failure that rules that out.
+matches slashes. Many reads count one by one: a `get`, or a `get_range` of a beginning. A failed
+write is a `LostAnswer`, since a client cannot know whether it was applied; `refuse` is a failure
+that rules that out.
 Every call is recorded in `log` and counted in `counts`; `plan` returns the faults as values that
 another `FaultStore` accepts.
 """
