@@ -17,7 +17,7 @@ ROW = re.compile(r"^\| (.+?) \| (\d+) \((\d+) requests\).*? \| (\d+)", re.MULTIL
 
 
 def rows(table):
-    return [{"id": i, "v": 0} for i in range(40 * len(table.shards()))]
+    return [{"id": i, "v": 0} for i in range(40 * table.sharding.num)]
 
 
 def put(table, stack):
