@@ -2,8 +2,7 @@
 
 import pytest
 
-import weir
-from tests.support.moments import again, expect, make, put, rows
+from tests.support.moments import again, make, put, rows
 from weir.errors import CorruptEntry
 from weir.format import paths
 
@@ -15,23 +14,7 @@ VERBS = (
 )
 
 
-@pytest.mark.parametrize("number", [1 << 40, 2**64 - 1])
-@pytest.mark.parametrize("kind", ["wal", "manifest"])
-def test_g7c_a_floor_that_nobody_raised_is_named(tmp_path, kind, number):
-    table = make(tmp_path / "t", 1)
-    with table.writer() as writer:
-        put(writer, range(5), "a")
-    path = paths.mark_path(paths.floor_dir(table.shards()[0].id, kind), number)
-    table.core.store.put(path, b"")
-    for verb in VERBS:
-        with pytest.raises(CorruptEntry, match="delete it") as told:
-            verb(again(table))
-        assert path in str(told.value)
-    table.core.store.delete([path])
-    assert rows(again(table)) == expect((range(5), "a"))
-
-
-@pytest.mark.parametrize("kind", ["used", "statement", "place"])
+@pytest.mark.parametrize("kind", ["wal", "manifest", "used", "statement", "place"])
 def test_g13_a_mark_that_no_shard_can_reach_is_named(tmp_path, kind):
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:
@@ -42,18 +25,6 @@ def test_g13_a_mark_that_no_shard_can_reach_is_named(tmp_path, kind):
         with pytest.raises(CorruptEntry, match="no shard gets that far") as told:
             verb(again(table))
         assert path in str(told.value)
-
-
-def test_g7c_a_floor_that_rose_during_the_look_is_no_damage(tmp_path):
-    table = make(tmp_path / "t", 1)
-    handle = weir.open(table.uri)
-    assert rows(handle) == expect()
-    with table.writer() as writer:
-        for _ in range(3):
-            put(writer, range(5), "a")
-            writer.flush()
-    table.gc(min_age=0)
-    assert rows(handle) == expect((range(5), "a"))
 
 
 def test_g13_a_record_with_a_number_that_no_chain_reaches_is_named(tmp_path):

@@ -35,7 +35,7 @@ from weir.format.manifest import (
     encode_manifest,
 )
 from weir.log import rules
-from weir.log.floors import Floors, FloorValues, forged, load_all
+from weir.log.floors import Floors, FloorValues, load_all
 from weir.log.rules import NO_EVIDENCE, Evidence
 from weir.log.site import ShardSite
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
@@ -96,27 +96,7 @@ class Manifests:
         return self.latest_with_floors()[0]
 
     def latest_with_floors(self) -> State:
-        """The newest version and the floors as they were right after it was found.
-
-        Raises `CorruptEntry` for a floor of the log above R, which nobody of weir raises.
-        """
-        found, floors = self._look()
-        if found is None or floors.wal <= found.replay_after:
-            return found, floors
-        # R moves before the floor rises (G-7c), so what is read from now on must be that far.
-        raised = floors.wal
-        found, floors = self._look()
-        if found is not None and raised > found.replay_after:  # guard: G-7c test_marks_of_strangers
-            mark = paths.mark_path(paths.floor_dir(self.site.shard, "wal"), raised)
-            raise forged(
-                self.site.store,
-                mark,
-                f"says that the log was collected through {raised}, but manifest {found.version}"
-                f" has R={found.replay_after}",
-            )
-        return found, floors
-
-    def _look(self) -> State:
+        """The newest version and the floors as they were right after it was found."""
         found = self._walk(self._known or self._hinted())
         floors = self.floors.load()
         if found is not None and floors.place > found.log_place:
@@ -439,7 +419,6 @@ class Manifests:
         Others commit and collect concurrently: a listed version may be gone when it is read, which
         does not mean that the shard has no manifest.
         """
-        first = floors.manifest
         for _ in self.site.env.attempts(first_delay=0):
             versions: list[Version] = []
             for meta in self.site.store.list(paths.manifest_dir(self.site.shard)):
@@ -452,12 +431,9 @@ class Manifests:
             floors = self.floors.load()
             if found is not None and found.version > floors.manifest:
                 return found, floors
-        if floors.manifest == first:  # nothing above it was collected, so nothing is there
-            mark = paths.mark_path(paths.floor_dir(self.site.shard, "manifest"), first)
-            raise forged(self.site.store, mark, "is not below the version of any manifest")
         raise StoreError(
             f"{self.site}: found no manifest above the floor {floors.manifest} in several"
-            " looks; each was collected before it was read. Try again"
+            " looks; each was collected before it was read, or none exists. Try again"
         )
 
     def _write_hint(self, version: Version) -> None:
@@ -493,8 +469,7 @@ def latest_of(shards: Sequence[Manifests]) -> list[tuple[ShardManifest | None, F
         start, after = starts[index], floors[index]
         if start is not None and start.version > after.manifest:
             path = paths.manifest_path(start.shard_id, Version(start.version + 1))
-            is_old = after.place > start.log_place or after.wal > start.replay_after
-            if is_newer[path] is None and not is_old:
+            if is_newer[path] is None and after.place <= start.log_place:
                 return start, after
         return shards[index].latest_with_floors()
 
