@@ -248,7 +248,15 @@ def test_a_writer_that_was_not_entered_says_how(tmp_path):
 FOR_OTHER_LAYERS = {
     weir.Table: {"core"},
     Scan: {"narrowed", "stored", "has_sql_filter"},
-    weir.Changes: {"fetch", "hand_over", "pause", "rounds_to_poll", "settle"},
+    weir.Changes: {
+        "commit_at",
+        "fetch",
+        "hand_over",
+        "handed_out",
+        "pause",
+        "rounds_to_poll",
+        "settle",
+    },
     weir.TableWriter: {"aput", "adelete", "shard_writers"},
     weir.Database: set(),
 }
