@@ -115,6 +115,10 @@ def test_f16_a_timeout_at_one_shard_does_not_hide_a_fenced_one(tmp_path):
     held = Caller(lambda: put(writer, first, "held"))  # it leads, so that others can give up
     gate.wait_reached()
     again(table).shard(fenced).writer().close()
+    with pytest.raises(FencedError):  # it learns of it here, as that may take longer than the time
+        put(
+            writer, [key for key in ALL if table.core.route(_bucket(table, key)) == fenced][:1], "c"
+        )
     with pytest.raises(PartialWrite) as told:
         writer.put([row(key) for key in ALL], timeout=0.05)
     assert set(told.value.failures) == {fenced}
