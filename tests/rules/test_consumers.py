@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from functools import partial
 from itertools import islice
 from uuid import UUID
 
@@ -580,6 +581,9 @@ def test_p3_a_commit_that_was_cancelled_saves_no_change_that_came_later(tmp_path
     for key in range(4):
         write(table, [key])
 
+    async def end(feed):
+        return await feed._threaded(partial(feed.sync.settle, feed.sync.handed_out))
+
     async def run():
         feed = (await aio.open(table.uri)).changes(consumer="mirror")
         assert ids_of([await anext(feed)]) == [0]
@@ -588,7 +592,7 @@ def test_p3_a_commit_that_was_cancelled_saves_no_change_that_came_later(tmp_path
         ahead.cancel()  # its thread goes on, and has the next change
         until(lambda: feed._fetched)
         with feed._lock:  # the store is slow
-            for waits in (feed.commit(), asyncio.to_thread(feed._settle, feed.sync.handed_out)):
+            for waits in (feed.commit(), end(feed)):
                 late = asyncio.create_task(waits)
                 await asyncio.sleep(0)
                 late.cancel()
