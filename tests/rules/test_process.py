@@ -22,6 +22,7 @@ from tests.support.hooks import HookStore
 from tests.support.local_shard import LocalShard, ids, row
 from tests.support.moments import again, expect, make, put, rows
 from tests.support.shards import HandClock
+from tests.support.threads import Caller, until
 from weir.env import SYSTEM, Env
 from weir.log.site import ShardSite
 from weir.shard.writer import ShardWriter
@@ -354,6 +355,31 @@ def test_f16_tasks_look_first_and_compact_at_the_end_of_a_process(tmp_path: Path
     writer.close()
     table.compact()
     assert rows(again(table)) == expect((range(40), "task" * 20), ([3], "looked"))
+
+
+def test_f16_a_put_waits_for_the_flush_thread_where_no_thread_can_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for work again and again until the flush was done. Found by seed 65000141."""
+    start = threading.Thread.start
+
+    def start_none_that_commits(thread: threading.Thread) -> None:
+        if thread.name.startswith("weir-wal"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_none_that_commits)
+    writer = make(tmp_path / "t", 1).shards()[0].writer(weir.WriterConfig(**TIGHT))
+    write, is_quick = writer._flusher._write, threading.Event()
+    monkeypatch.setattr(writer._flusher, "_write", lambda table: is_quick.wait() and write(table))
+    put(writer, range(8), "full" * 20)
+    late = Caller(lambda: put(writer, [9], "late" * 20))
+    try:
+        until(lambda: writer._state._flush_waiters)
+    finally:
+        is_quick.set()
+        late.result()
+    writer.close()
 
 
 def test_f16_an_interrupted_flush_is_gone_on_with(tmp_path: Path, end: End) -> None:

@@ -426,9 +426,7 @@ class Committer:
         while not ack.is_accepted and not ack.done:
             self._commit_once()
             if flusher is not None:
-                with state.lock:
-                    flusher.make_room()
-                flusher.help()
+                flusher.help_to_room(ack)
 
     # -- booking ---------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from weir.log.intake import Intake
 from weir.log.rules import Evidence
 from weir.meters import FLUSH, FLUSH_AGE, FLUSH_FAILURES, FLUSH_ROWS, FLUSH_SECONDS, Facts
 from weir.search.memory import WriterIndexes
+from weir.shard.ack import Ack
 from weir.shard.ending import internal
 from weir.shard.memtable import MemTable, MemTables
 from weir.shard.outages import retry_outage
@@ -175,6 +176,20 @@ class Flusher:
             with self._right:
                 while self._is_due():
                     self._flush_first(is_interruptible=True)
+
+    def help_to_room(self, ack: Ack) -> None:
+        """`help` for a put that waits for room; if there is a thread for it, wait until that has
+        published what is due (F-16)."""
+        state = self._state
+        with state.lock:
+            self.make_room()
+            is_waiting = state.is_flush_due and not (ack.is_accepted or ack.done)
+            # guard: F-16 test_process
+            gate = state.flush_gate() if is_waiting and not self._has_no_thread else None
+        if gate is None:
+            self.help()
+        else:
+            gate.acquire()
 
     def _is_due(self) -> bool:
         with self._state.lock:
