@@ -180,12 +180,12 @@ class Flusher:
     def help_to_room(self, ack: Ack) -> None:
         """`help` for a put that waits for room; if there is a thread for it, wait until that has
         published what is due (F-16)."""
-        state = self._state
+        state, gate = self._state, None
         with state.lock:
             self.make_room()
             is_waiting = state.is_flush_due and not (ack.is_accepted or ack.done)
-            # guard: F-16 test_process
-            gate = state.flush_gate() if is_waiting and not self._has_no_thread else None
+            if is_waiting and not self._has_no_thread:  # guard: F-16 test_process
+                gate = state.flush_gate()
         if gate is None:
             self.help()
         else:
