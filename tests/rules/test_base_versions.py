@@ -100,15 +100,15 @@ def test_g12_a_base_collected_between_the_listing_and_the_read_is_looked_up_agai
     table = filled(tmp_path / "t")
     reader = weir.open(table.uri)
     lake = reader.core.lake
-    load = lake._manifest
+    load = lake.mem_wal_at
 
     def overtaken(version: int) -> object:
-        monkeypatch.setattr(lake, "_manifest", load)
+        monkeypatch.setattr(lake, "mem_wal_at", load)
         put(table, "new")
         table.gc(min_age=0)
         return load(version)
 
-    monkeypatch.setattr(lake, "_manifest", overtaken)
+    monkeypatch.setattr(lake, "mem_wal_at", overtaken)
     assert reader.schema.names == ["id", "v"]
     assert reader.count() == 20
 

@@ -1,6 +1,5 @@
 """P-5: upkeep on Spark's executors gives the same table as upkeep in process."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -158,7 +157,7 @@ def test_l7_a_bulk_load_that_is_in_is_reported_as_done(
     handle = weir.open(table.uri, env=faulty.env)
     place = places.Place(table.uri)
     opened = places._Opened(handle, ShardWriters(handle.core), {})
-    monkeypatch.setitem(places._OPEN, (os.getpid(), place.uri, None), opened)
+    monkeypatch.setitem(places._OPEN, place._key, opened)
     faulty.at(table.uri).on("delete", "*keys-*").refuse(times=None)
     report = weir.spark.bulk_load(frame(spark, {1: "new", 2: "new"}), table.uri)
     assert in_weir(table) == once({1: "new", 2: "new"})

@@ -51,11 +51,14 @@ class TableSpec:
         if key is not None:
             key = tuple(resolved(name, table.schema.names) for name in key)
         shardings = (record.sharding, *(sharding for _, sharding in record.former))
+        defaults = self.writer_defaults
+        if defaults is not None:  # as the record of a table keeps them
+            defaults = WriterConfig.from_record(defaults.to_record())
         asked: list[tuple[str, object, object, bool]] = [
             ("primary key", table.primary_key, key, True),
             ("sharding", table.sharding, self.sharding, self.sharding not in shardings),
             ("log store", table.wal_uri, self.wal_uri, wal),
-            ("writer defaults", table.writer_defaults, self.writer_defaults, True),
+            ("writer defaults", table.writer_defaults, defaults, True),
         ]
         for what, has, wants, counts in asked:
             if wants is not None and wants != has and counts:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, takes_env
 from weir.meters import SINK_BATCHES, SINK_ROWS, SINK_SECONDS, Meters
 
 OURS: Final = ("weir[", "org.apache.spark.sql.execution.datasources.v2.python.PythonTable@")
@@ -28,6 +28,7 @@ _WRITTEN: Final = "addBatch"
 """The part of a trigger in which the batch is written; a trigger without a batch has none."""
 
 
+@takes_env
 def measure(spark: SparkSession, *, env: Env = SYSTEM) -> None:
     """Count the micro-batches of the session's streams into weir, for `weir.metrics` or `otel`.
 
