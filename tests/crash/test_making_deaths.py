@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 def test_p9_create_table_as_is_whole_or_absent_and_can_be_run_again(
     tmp_path: Path, how: str
 ) -> None:
-    step = os.environ.get("WEIR_DEATH_STEP", "3")
+    step = os.environ.get("WEIR_DEATH_STEP", "6")
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.dying_maker", str(tmp_path), how, step],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"},
