@@ -78,9 +78,9 @@ def bulk_load(
     planned; rows that others write after that stay. On a table with a key, or with `replace`,
     writers of shards whose log holds rows are fenced: those rows are older, and go below the load
     first. Raises `InvalidInput` when a key occurs twice in `df`, `CommitConflict` when a compaction
-    is running, when one took over midway (this process did not renew its claim for 15 minutes), or
+    is running, when one took over midway (this process did not renew its claim for a minute), or
     when another program changed the base: run it again. `tasks`: the least number of files.
-    `indexes`: update the table's indexes with the new rows after the commit, one task for each.
+    `indexes`: update the table's indexes with the new rows after the commit, in one task.
     `primary_key`, `sharding`, `wal_uri` and `writer_defaults` are those of `weir.create`; only key
     columns become NOT NULL. A table that is created is found when all rows are in, and not before.
     """
